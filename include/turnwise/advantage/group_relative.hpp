@@ -1,0 +1,83 @@
+/// @file
+/// Advantage over the group's mean, in units of its deviation.
+#pragma once
+
+#include <turnwise/advantage/detail/group_driver.hpp>
+
+namespace turnwise::advantage {
+
+struct group_relative_options {
+  bool scale = true;      ///< divide by the deviation; false: mean-centred only (Dr. GRPO)
+  int ddof = 1;           ///< 0 or 1: the sum of squares is divided by n - ddof
+  double epsilon = 1e-6;  ///< added to the deviation, outside the root
+  baseline_members members = baseline_members::valid;
+  int threads = 0;  ///< 0 = the runtime's default
+};
+
+namespace detail {
+
+struct group_relative_policy {
+  group_relative_options options;
+
+  struct state {
+    double mean = 0;
+    double divisor = 1;  ///< 0: every turn of the group gets 0
+    bool equal = false;
+  };
+
+  template <typename Group>
+  [[nodiscard]] TURNWISE_HOST_DEVICE state prepare(Group const& group) const {
+    group_total const total = group.total();
+    if (total.count < 2) return {0, 0, false};
+    state result{total.mean(), 1, total.equal()};
+    if (!options.scale || result.equal) return result;
+    double const mean = result.mean;
+    double const squares = group.fold([mean](double sum, double value) {
+      double const difference = value - mean;
+      using std::fma;
+      return fma(difference, difference, sum);
+    });
+    using std::sqrt;
+    result.divisor = sqrt(squares / static_cast<double>(total.count - options.ddof)) + options.epsilon;
+    return result;
+  }
+
+  template <typename Group>
+  [[nodiscard]] TURNWISE_HOST_DEVICE double advantage(state const& of_group, Group const&,
+                                                      group_member const& one) const {
+    return of_group.divisor > 0 ? (one.value - of_group.mean) / of_group.divisor : 0.0;
+  }
+};
+
+}  // namespace detail
+
+/// Advantage of each valid turn over the mean return of its group, divided by the group's deviation.
+///
+///     A = (G - mean) / (deviation + epsilon),   deviation = sqrt(sum (G - mean)^2 / (n - ddof)), two passes
+///
+/// Also called: GRPO (scale), Dr. GRPO and mean-centred REINFORCE (no scale).
+/// @param[in]  groups       group_by::group: all turns of a prompt; group_by::turn: turn groups.
+/// @param[in]  turn_return  [S] returns (or rewards).
+/// @param[in]  reasons      [S], or empty: all valid and kept.
+/// @param[out] advantage    [S]; unit of turn_return, or none with `scale`; not the same span. 0 where invalid.
+/// @throws precondition_error  sizes that differ, ddof not 0 or 1, epsilon negative or not finite, a valid turn's return
+///         that is not finite or beyond magnitude_limit; nothing is written.
+/// @note  Fewer than two members: 0 for every turn of the group. Equal members: exactly 0 for them, and for a valid turn
+///        that is no member its undivided distance.
+/// @note  Biased: the turn is part of its own baseline, which shrinks the expected gradient by (n - 1) / n or more.
+/// @note  Deterministic: the same bits for any order of trajectories and any thread count (see ordered_fold).
+/// @par Complexity  O(S) time, no allocation.
+/// @par Reference   Shao et al. 2024, arXiv:2402.03300; Liu et al. 2025, arXiv:2503.20783.
+template <real T>
+void group_relative(grouping const& groups, no_deduce<std::span<T const>> turn_return,
+                    no_deduce<std::span<reason_flags const>> reasons, group_relative_options const& options,
+                    std::span<T> advantage) {
+  expects(options.ddof == 0 || options.ddof == 1, "group_relative: ddof = ", options.ddof, ", expected 0 or 1");
+  expects(options.epsilon >= 0 && within_limit(options.epsilon), "group_relative: epsilon = ", options.epsilon,
+          ", expected a finite number, at least 0");
+  detail::check_group_call(groups, turn_return, reasons, advantage, "group_relative");
+  detail::for_each_group(groups, turn_return, reasons, options.members, options.threads,
+                         detail::group_relative_policy{options}, advantage);
+}
+
+}  // namespace turnwise::advantage

@@ -1,0 +1,160 @@
+/// @file
+/// Reward of a written kernel: correctness, speed, and how much of the device time its own kernels take.
+#pragma once
+
+#include <turnwise/core/concepts.hpp>
+#include <turnwise/core/error.hpp>
+#include <turnwise/core/reason.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string_view>
+
+namespace turnwise::reward {
+
+/// What running and profiling said of each turn, S turns. Speedup and times are read only where C = 1.
+template <real T>
+struct evaluation {
+  std::span<std::uint8_t const> compiled{};        ///< [S] or empty: all compiled
+  std::span<std::uint8_t const> correct{};         ///< [S] passed the correctness check
+  std::span<std::uint8_t const> decoy{};           ///< [S] or empty; launches nothing that reaches the result
+  std::span<std::uint8_t const> rule_violation{};  ///< [S] or empty; broke a rule of the task
+  std::span<T const> speedup{};                    ///< [S] reference time / candidate time; NaN: not measured
+  std::span<T const> generated_us{};  ///< [S] device time in generated kernels, microseconds; no profile: empty
+  std::span<T const> total_us{};      ///< [S] device time in all kernels, microseconds; no profile: empty
+
+  /// C of turn s: compiled, correct, no decoy, no rule broken.
+  [[nodiscard]] constexpr bool counts_as_correct(std::size_t s) const noexcept {
+    return correct[s] != 0 && (compiled.empty() || compiled[s] != 0) && (decoy.empty() || decoy[s] == 0) &&
+           (rule_violation.empty() || rule_violation[s] == 0);
+  }
+};
+
+/// Throws precondition_error unless the arrays have one element a turn; `profile`: the two times may not be empty.
+template <real T>
+void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string_view function, bool profile = false) {
+  expects_size(function, "correct", turns.correct.size(), count, "turn");
+  expects_size(function, "speedup", turns.speedup.size(), count, "turn");
+  if (profile || !turns.generated_us.empty() || !turns.total_us.empty()) {
+    expects_size(function, "generated_us", turns.generated_us.size(), count, "turn");
+    expects_size(function, "total_us", turns.total_us.size(), count, "turn");
+  }
+  if (!turns.compiled.empty()) expects_size(function, "compiled", turns.compiled.size(), count, "turn");
+  if (!turns.decoy.empty()) expects_size(function, "decoy", turns.decoy.size(), count, "turn");
+  if (!turns.rule_violation.empty())
+    expects_size(function, "rule_violation", turns.rule_violation.size(), count, "turn");
+}
+
+/// True where a profile means something: total > 0 and 0 <= generated <= total, all finite.
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool has_profile(double generated_us, double total_us) noexcept {
+  return total_us > 0 && total_us <= std::numeric_limits<double>::max() && generated_us >= 0 &&
+         generated_us <= total_us;
+}
+
+/// Profiling ratio PR = generated / total, in [0, 1]; 0 for a profile without meaning.
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr double profiling_ratio(double generated_us, double total_us) noexcept {
+  return has_profile(generated_us, total_us) ? generated_us / total_us : 0.0;
+}
+
+/// Weights and limits of kernel_reward. The defaults are those of the Dr. Kernel paper.
+struct kernel_reward_options {
+  double correct_weight = 1.0;
+  double speedup_weight = 1.0;
+  double profiling_weight = 1.0;
+  double speedup_cap = std::numeric_limits<double>::infinity();  ///< larger speedups count as this
+  double speedup_floor = 0.0;                                    ///< smaller speedups count as 0
+  /// What replaces the reward when C = 0; the first that applies, in this order.
+  double compile_failure_penalty = 0.0;
+  double rule_violation_penalty = 0.0;
+  double decoy_penalty = 0.0;
+  double incorrect_penalty = 0.0;
+};
+
+/// The speed term: 0 below the floor, the cap above the cap; NaN stays NaN.
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr double speedup_term(double speedup, double floor, double cap) noexcept {
+  return speedup < floor ? 0.0 : speedup > cap ? cap : speedup;
+}
+
+/// Reward of one turn with C = 1.
+[[nodiscard]] TURNWISE_HOST_DEVICE inline double correct_kernel_reward(double speedup, double generated_us,
+                                                                       double total_us,
+                                                                       kernel_reward_options const& options) noexcept {
+  double const speed = speedup_term(speedup, options.speedup_floor, options.speedup_cap);
+  double const ratio = profiling_ratio(generated_us, total_us);
+  using std::fma;
+  return fma(options.profiling_weight, ratio, fma(options.speedup_weight, speed, options.correct_weight));
+}
+
+namespace detail {
+
+inline void check_kernel_reward(kernel_reward_options const& options) {
+  auto const finite = [](double value, std::string_view name) {
+    expects(within_limit(value), "kernel_reward: ", name, " = ", value, ", expected a finite number");
+  };
+  finite(options.correct_weight, "correct_weight");
+  finite(options.speedup_weight, "speedup_weight");
+  finite(options.profiling_weight, "profiling_weight");
+  finite(options.speedup_floor, "speedup_floor");
+  finite(options.compile_failure_penalty, "compile_failure_penalty");
+  finite(options.rule_violation_penalty, "rule_violation_penalty");
+  finite(options.decoy_penalty, "decoy_penalty");
+  finite(options.incorrect_penalty, "incorrect_penalty");
+  expects(options.speedup_cap >= options.speedup_floor, "kernel_reward: speedup_cap = ", options.speedup_cap,
+          ", expected at least speedup_floor = ", options.speedup_floor);
+}
+
+/// An infinite ingredient of a correct turn that is not flagged off is an error.
+template <real T>
+void check_ingredients(evaluation<T> const& turns, std::span<reason_flags const> reasons, std::string_view function) {
+  for (std::size_t s = 0; s < turns.correct.size(); ++s) {
+    if (!turns.counts_as_correct(s) || (!reasons.empty() && (reasons[s] & reason::invalid))) continue;
+    expects(!std::isinf(turns.speedup[s]), function, ": speedup[", s, "] is infinite");
+    expects(!std::isinf(turns.generated_us[s]), function, ": generated_us[", s, "] is infinite");
+    expects(!std::isinf(turns.total_us[s]), function, ": total_us[", s, "] is infinite");
+  }
+}
+
+template <real T>
+double penalty(evaluation<T> const& turns, std::size_t s, kernel_reward_options const& options) {
+  if (!turns.compiled.empty() && turns.compiled[s] == 0) return options.compile_failure_penalty;
+  if (!turns.rule_violation.empty() && turns.rule_violation[s] != 0) return options.rule_violation_penalty;
+  if (!turns.decoy.empty() && turns.decoy[s] != 0) return options.decoy_penalty;
+  return options.incorrect_penalty;
+}
+
+}  // namespace detail
+
+/// Reward of each turn from its correctness, speedup and profiling ratio.
+///
+///     reward = w_c + w_s * S + w_p * PR   where C = 1;   the penalty that applies, where C = 0
+///     S = 0 below the floor, the cap above the cap;   PR = generated / total
+///
+/// Also called: Dr. Kernel reward, profiling-based reward.
+/// @param[in]  turns    evaluation arrays, [S] each; read only where C = 1.
+/// @param[in]  options  weights, cap, floor, penalties.
+/// @param[in]  reasons  [S] as begin_reasons wrote them, or empty; turns flagged off are not judged.
+/// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
+/// @throws precondition_error  sizes that differ, a weight that is not finite, cap below floor, an infinite speedup or
+///         time of a turn with C = 1 that is not flagged off; nothing is written.
+/// @note  A profile without meaning (total <= 0, generated < 0 or > total, NaN) gives PR = 0.
+/// @note  Deterministic: the same bits for any compiler and thread count.
+/// @par Complexity  O(S), no allocation.
+/// @par Reference   Dr. Kernel, arXiv:2602.05885.
+template <real E, real T>
+void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& options,
+                   std::span<reason_flags const> reasons, std::span<T> reward) {
+  check_evaluation(turns, reward.size(), "kernel_reward", true);
+  if (!reasons.empty()) expects_size("kernel_reward", "reasons", reasons.size(), reward.size(), "turn");
+  detail::check_kernel_reward(options);
+  detail::check_ingredients(turns, reasons, "kernel_reward");
+  for (std::size_t s = 0; s < reward.size(); ++s)
+    reward[s] = static_cast<T>(turns.counts_as_correct(s)
+                                   ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s],
+                                                           turns.total_us[s], options)
+                                   : detail::penalty(turns, s, options));
+}
+
+}  // namespace turnwise::reward
