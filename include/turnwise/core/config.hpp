@@ -1,5 +1,5 @@
 /// @file
-/// Language level, floating-point mode and the host-device marker: the only macros the library defines.
+/// Language level, floating-point mode and the host-device marker.
 #pragma once
 
 #if (defined(_MSVC_LANG) ? _MSVC_LANG : __cplusplus) < 202002L

@@ -1,0 +1,15 @@
+# Runs the programs given as arguments with one thread and with three: all must print the same bytes.
+math(EXPR last "${CMAKE_ARGC} - 1")
+foreach(i RANGE 3 ${last})
+  foreach(threads 1 3)
+    set(ENV{OMP_NUM_THREADS} ${threads})
+    execute_process(COMMAND ${CMAKE_ARGV${i}} OUTPUT_VARIABLE output COMMAND_ERROR_IS_FATAL ANY)
+    if(NOT DEFINED expected)
+      set(expected "${output}")
+    endif()
+    if(output STREQUAL "" OR NOT output STREQUAL expected)
+      message(FATAL_ERROR "${CMAKE_ARGV${i}} with ${threads} threads printed\n${output}\n"
+                          "but ${CMAKE_ARGV3} printed\n${expected}")
+    endif()
+  endforeach()
+endforeach()
