@@ -42,9 +42,12 @@ struct group_relative_policy {
     return result;
   }
 
-  template <typename Group>
-  [[nodiscard]] TURNWISE_HOST_DEVICE double advantage(state const& of_group, Group const&,
-                                                      group_member const& one) const {
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool needs_others(state const&, group_member const&) const {
+    return false;
+  }
+
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double advantage(state const& of_group, group_member const& one,
+                                                                member_total const&) const {
     return of_group.divisor > 0 ? (one.value - of_group.mean) / of_group.divisor : 0.0;
   }
 };

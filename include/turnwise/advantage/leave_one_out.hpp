@@ -39,23 +39,25 @@ struct leave_one_out_policy {
     return group.total();
   }
 
-  template <typename Group>
-  [[nodiscard]] TURNWISE_HOST_DEVICE double advantage(group_total const& total, Group const& group,
-                                                      group_member const& one) const {
-    member_total left_out = one.own;
-    if (options.exclude == exclude_policy::member)
-      left_out = one.is_member ? member_total{one.value, 1} : member_total{};
-    std::int64_t const others = total.count - left_out.count;
-    if (others > 0)
-      return one.value - (total.equal() ? total.min : (total.sum - left_out.sum) / static_cast<double>(others));
-    switch (options.singleton) {
-      case singleton_policy::zero: return 0.0;
-      case singleton_policy::others: {
-        member_total const first = group.first_turns_of_others(one.trajectory);
-        return first.count == 0 ? one.value : one.value - first.sum / static_cast<double>(first.count);
-      }
-      default: return one.value;
-    }
+  /// What the turn leaves out of its own baseline.
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr member_total left_out(group_member const& one) const {
+    if (options.exclude == exclude_policy::trajectory) return one.own;
+    return one.is_member ? member_total{one.value, 1} : member_total{};
+  }
+
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool needs_others(group_total const& total,
+                                                                 group_member const& one) const {
+    return options.singleton == singleton_policy::others && total.count == left_out(one).count;
+  }
+
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double advantage(group_total const& total, group_member const& one,
+                                                                member_total const& others) const {
+    member_total const own = left_out(one);
+    std::int64_t const rest = total.count - own.count;
+    if (rest > 0)
+      return one.value - (total.equal() ? total.min : (total.sum - own.sum) / static_cast<double>(rest));
+    if (options.singleton == singleton_policy::zero) return 0.0;
+    return others.count == 0 ? one.value : one.value - others.sum / static_cast<double>(others.count);
   }
 };
 

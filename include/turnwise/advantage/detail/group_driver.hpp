@@ -1,8 +1,9 @@
 /// @file
 /// The loop that every group-wise advantage runs in. A method is a small policy:
 ///
-///     state prepare(group) const;                  // once a group
-///     double advantage(state, group, one) const;  // once a valid turn
+///     state prepare(group) const;                   // once a group
+///     bool needs_others(state, one) const;          // once a valid turn: look into the pool?
+///     double advantage(state, one, others) const;   // once a valid turn
 #pragma once
 
 #include <turnwise/core/concepts.hpp>
@@ -113,10 +114,9 @@ class group_values {
 
 /// The turn that an advantage is computed for.
 struct group_member {
-  double value;             ///< its return
-  bool is_member;           ///< takes part in the baseline
-  std::int64_t trajectory;  ///< its trajectory
-  member_total own;         ///< the baseline members of its trajectory in this group
+  double value;      ///< its return
+  bool is_member;    ///< takes part in the baseline
+  member_total own;  ///< the baseline members of its trajectory in this group
 };
 
 template <real T>
@@ -149,9 +149,13 @@ void for_each_group(grouping const& groups, std::span<T const> returns, std::spa
         ++own.count;
       }
       for (std::size_t k = first; k < last; ++k) {
-        group_member const one{group.value(turn[k]), group.member(turn[k]), trajectory[k], own};
-        advantage[static_cast<std::size_t>(turn[k])] =
-            group.valid(turn[k]) ? static_cast<T>(policy.advantage(state, group, one)) : T{0};
+        double result = 0;
+        if (group.valid(turn[k])) {
+          group_member const one{group.value(turn[k]), group.member(turn[k]), own};
+          bool const looks = policy.needs_others(state, one);
+          result = policy.advantage(state, one, looks ? group.first_turns_of_others(trajectory[k]) : member_total{});
+        }
+        advantage[static_cast<std::size_t>(turn[k])] = static_cast<T>(result);
       }
     }
   };
