@@ -29,6 +29,10 @@ using log_ratio_t = std::conditional_t<std::same_as<A, double> || std::same_as<B
 template <typename T>
 using no_deduce = std::type_identity_t<T>;
 
+/// Largest finite number.
+template <real T>
+inline constexpr T largest = std::numeric_limits<T>::max();
+
 /// Largest magnitude of a reward or return: 2^100 for float and 2^500 for double, so that no sum, difference or square
 /// over a batch can overflow.
 template <real T>

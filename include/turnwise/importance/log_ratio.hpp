@@ -26,7 +26,7 @@ template <logprob Old, logprob Rollout>
 
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_finite(T value) noexcept {
-  return value <= std::numeric_limits<T>::max() && value >= std::numeric_limits<T>::lowest();
+  return value <= largest<T> && value >= -largest<T>;
 }
 
 template <real T>
@@ -49,7 +49,7 @@ template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::int64_t log_ratio_index(T d) noexcept {
   double const wide = static_cast<double>(d);
   double const clamped = wide < -log_ratio_limit ? -log_ratio_limit : wide > log_ratio_limit ? log_ratio_limit : wide;
-  return static_cast<std::int64_t>(std::bit_cast<std::uint64_t>(clamped + detail::grid_shift) -
+  return static_cast<std::int64_t>(__builtin_bit_cast(std::uint64_t, clamped + detail::grid_shift) -
                                    detail::grid_shift_bits);
 }
 
@@ -59,8 +59,8 @@ namespace detail {
 template <typename Float>
 struct bits_of {
   using type = std::uint64_t;
-  static constexpr TURNWISE_HOST_DEVICE type get(Float value) noexcept { return std::bit_cast<type>(value); }
-  static constexpr TURNWISE_HOST_DEVICE Float put(type bits) noexcept { return std::bit_cast<Float>(bits); }
+  static constexpr TURNWISE_HOST_DEVICE type get(Float value) noexcept { return __builtin_bit_cast(type, value); }
+  static constexpr TURNWISE_HOST_DEVICE Float put(type bits) noexcept { return __builtin_bit_cast(Float, bits); }
 };
 
 /// Cuts a double to its leading `53 - Bits` bits, so that products with it can be exact.

@@ -15,6 +15,12 @@
 
 namespace turnwise::reward {
 
+/// C: compiled, correct, no decoy, no rule broken.
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_correct(bool compiled, bool correct, bool decoy,
+                                                             bool rule_violation) noexcept {
+  return compiled && correct && !decoy && !rule_violation;
+}
+
 /// What running and profiling said of each turn, S turns. Speedup and times are read only where C = 1.
 template <real T>
 struct evaluation {
@@ -26,10 +32,10 @@ struct evaluation {
   std::span<T const> generated_us{};  ///< [S] device time in generated kernels, microseconds; no profile: empty
   std::span<T const> total_us{};      ///< [S] device time in all kernels, microseconds; no profile: empty
 
-  /// C of turn s: compiled, correct, no decoy, no rule broken.
+  /// C of turn s.
   [[nodiscard]] constexpr bool counts_as_correct(std::size_t s) const noexcept {
-    return correct[s] != 0 && (compiled.empty() || compiled[s] != 0) && (decoy.empty() || decoy[s] == 0) &&
-           (rule_violation.empty() || rule_violation[s] == 0);
+    return is_correct(compiled.empty() || compiled[s] != 0, correct[s] != 0, !decoy.empty() && decoy[s] != 0,
+                      !rule_violation.empty() && rule_violation[s] != 0);
   }
 };
 
@@ -50,8 +56,7 @@ void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string
 
 /// True where a profile means something: total > 0 and 0 <= generated <= total, all finite.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool has_profile(double generated_us, double total_us) noexcept {
-  return total_us > 0 && total_us <= std::numeric_limits<double>::max() && generated_us >= 0 &&
-         generated_us <= total_us;
+  return total_us > 0 && total_us <= largest<double> && generated_us >= 0 && generated_us <= total_us;
 }
 
 /// Profiling ratio PR = generated / total, in [0, 1]; 0 for a profile without meaning.
@@ -88,6 +93,15 @@ struct kernel_reward_options {
   return fma(options.profiling_weight, ratio, fma(options.speedup_weight, speed, options.correct_weight));
 }
 
+/// What replaces the reward of a turn with C = 0.
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr double kernel_penalty(bool compiled, bool decoy, bool rule_violation,
+                                                                   kernel_reward_options const& options) noexcept {
+  return !compiled         ? options.compile_failure_penalty
+         : rule_violation ? options.rule_violation_penalty
+         : decoy          ? options.decoy_penalty
+                          : options.incorrect_penalty;
+}
+
 namespace detail {
 
 inline void check_kernel_reward(kernel_reward_options const& options) {
@@ -117,14 +131,6 @@ void check_ingredients(evaluation<T> const& turns, std::span<reason_flags const>
   }
 }
 
-template <real T>
-double penalty(evaluation<T> const& turns, std::size_t s, kernel_reward_options const& options) {
-  if (!turns.compiled.empty() && turns.compiled[s] == 0) return options.compile_failure_penalty;
-  if (!turns.rule_violation.empty() && turns.rule_violation[s] != 0) return options.rule_violation_penalty;
-  if (!turns.decoy.empty() && turns.decoy[s] != 0) return options.decoy_penalty;
-  return options.incorrect_penalty;
-}
-
 }  // namespace detail
 
 /// Reward of each turn from its correctness, speedup and profiling ratio.
@@ -151,10 +157,11 @@ void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& opti
   detail::check_kernel_reward(options);
   detail::check_ingredients(turns, reasons, "kernel_reward");
   for (std::size_t s = 0; s < reward.size(); ++s)
-    reward[s] = static_cast<T>(turns.counts_as_correct(s)
-                                   ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s],
-                                                           turns.total_us[s], options)
-                                   : detail::penalty(turns, s, options));
+    reward[s] = static_cast<T>(
+        turns.counts_as_correct(s)
+            ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
+            : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0, !turns.decoy.empty() && turns.decoy[s] != 0,
+                             !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options));
 }
 
 }  // namespace turnwise::reward
