@@ -78,7 +78,7 @@ void per_token(rollout_view const& batch, std::span<std::uint8_t const> mask, st
     return i < order.size() ? static_cast<std::size_t>(batch.turn_begin[order[i]]) : tokens;
   };
   fill(0, begin_of(0), T{0}, false);
-  std::size_t const grain = order.empty() ? 1 : (std::size_t{1} << 16) / (tokens / order.size() + 1);
+  std::size_t const grain = order.empty() ? 1 : (std::size_t{1} << 18) / (tokens / order.size() + 1);
   parallel_for(order.size(), grain, threads, [&](std::size_t first, std::size_t last) {
     for (std::size_t i = first; i < last; ++i) {
       std::size_t const s = order[i];

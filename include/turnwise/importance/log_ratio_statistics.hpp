@@ -26,9 +26,9 @@ void check_tokens(rollout_view const& batch, token_logprobs<Old, Rollout> const&
   check_token_ranges(batch, count, function);
 }
 
-/// Turns a range of about 64 Ki tokens holds, for sharing turns among threads.
+/// Turns that hold about 256 Ki tokens: what a thread takes at a time, and what is too little to start a second one.
 inline std::size_t turn_grain(std::size_t turns, std::size_t tokens) {
-  return turns == 0 ? 1 : std::max<std::size_t>(1, (std::size_t{1} << 16) / (tokens / turns + 1));
+  return turns == 0 ? 1 : std::max<std::size_t>(1, (std::size_t{1} << 18) / (tokens / turns + 1));
 }
 
 }  // namespace detail

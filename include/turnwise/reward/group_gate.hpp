@@ -45,7 +45,7 @@ struct group_gate_options {
 /// @param[in]  reasons  [S] as begin_reasons wrote them, or empty. Turns flagged off count nowhere and get C.
 /// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
 /// @throws precondition_error  sizes that differ, alpha outside [0, 1], beta or min_spread negative or not finite, an
-///         infinite speedup of a correct turn that is not flagged off; nothing is written.
+///         infinite speedup (or one beyond magnitude_limit) of a correct turn that is not flagged off; nothing is written.
 /// @note  A lone correct member opens its gate and has S = 0.
 /// @note  Deterministic: minima, maxima and counts do not depend on order.
 /// @par Complexity  O(S) time, no allocation.
@@ -64,8 +64,9 @@ void group_gate(grouping const& groups, evaluation<E> const& turns, group_gate_o
 
   auto const flagged_off = [&](std::size_t s) { return !reasons.empty() && (reasons[s] & reason::invalid) != 0; };
   for (std::size_t s = 0; s < reward.size(); ++s)
-    expects(!turns.counts_as_correct(s) || flagged_off(s) || !std::isinf(turns.speedup[s]), "group_gate: speedup[", s,
-            "] is infinite");
+    expects(!turns.counts_as_correct(s) || flagged_off(s) || std::isnan(turns.speedup[s]) ||
+                within_limit(turns.speedup[s]),
+            "group_gate: speedup[", s, "] = ", turns.speedup[s], " is infinite or beyond the magnitude limit");
 
   auto const write_group = [&](std::size_t g) {
     std::int64_t scored = 0;

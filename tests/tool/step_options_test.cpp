@@ -1,0 +1,125 @@
+#include "step_runner.hpp"
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+using namespace step_test;
+
+TEST_SUITE("tool/step_options") {
+  TEST_CASE("help exits 0, and names every option") {
+    run_result const result = run_step("--help");
+    CHECK(result.code == 0);
+    CHECK(result.err.empty());
+    for (auto const* option : {"--input",
+                               "--output",
+                               "--recipe",
+                               "--group-by",
+                               "--preset",
+                               "--gamma",
+                               "--correct-weight",
+                               "--speedup-weight",
+                               "--profiling-weight",
+                               "--speedup-cap",
+                               "--speedup-floor",
+                               "--ratio-level",
+                               "--ratio-kind",
+                               "--ratio-band",
+                               "--no-ratio-band",
+                               "--token-veto",
+                               "--no-token-veto",
+                               "--veto-scope",
+                               "--profiling-threshold",
+                               "--profiling-softness",
+                               "--no-profiling-filter",
+                               "--seed",
+                               "--step",
+                               "--singleton",
+                               "--baseline-members",
+                               "--invalid-profile",
+                               "--unscored",
+                               "--non-finite",
+                               "--threads",
+                               "--backend",
+                               "--json"}) {
+      INFO(option);
+      CHECK(result.out.find(option) != std::string::npos);
+    }
+  }
+
+  TEST_CASE("options out of range, unknown or contradictory") {
+    struct refused {
+      std::string arguments, option;
+    };
+    for (refused const& one :
+         std::vector<refused>{{"--no-such-option", "--no-such-option"},
+                              {"stray", "stray"},
+                              {"--recipe ppo", "--recipe"},
+                              {"--preset best", "--preset"},
+                              {"--backend cuda", "--backend"},
+                              {"--ratio-level token", "--ratio-level"},
+                              {"--ratio-kind mean", "--ratio-kind"},
+                              {"--veto-scope token", "--veto-scope"},
+                              {"--singleton drop", "--singleton"},
+                              {"--baseline-members all", "--baseline-members"},
+                              {"--invalid-profile 0", "--invalid-profile"},
+                              {"--unscored skip", "--unscored"},
+                              {"--non-finite skip", "--non-finite"},
+                              {"--gamma 1.5", "--gamma"},
+                              {"--gamma=-0.1", "--gamma"},
+                              {"--gamma nan", "--gamma"},
+                              {"--gamma half", "--gamma"},
+                              {"--gamma", "--gamma"},
+                              {"--gamma 1 --gamma 1", "--gamma"},
+                              {"--correct-weight inf", "--correct-weight"},
+                              {"--speedup-weight nan", "--speedup-weight"},
+                              {"--profiling-weight nan", "--profiling-weight"},
+                              {"--speedup-cap nan", "--speedup-cap"},
+                              {"--speedup-cap -1", "--speedup-cap"},
+                              {"--speedup-floor inf", "--speedup-floor"},
+                              {"--speedup-floor 4", "--speedup-floor"},
+                              {"--ratio-band 1.001,0.999", "--ratio-band"},
+                              {"--ratio-band 0.999", "--ratio-band"},
+                              {"--ratio-band 0.9,1.1,1.2", "--ratio-band"},
+                              {"--ratio-band nan,1", "--ratio-band"},
+                              {"--ratio-band 0.9,nan", "--ratio-band"},
+                              {"--ratio-band=-1,1", "--ratio-band"},
+                              {"--ratio-band 0,0", "--ratio-band"},
+                              {"--ratio-band inf,inf", "--ratio-band"},
+                              {"--token-veto=-1", "--token-veto"},
+                              {"--token-veto nan", "--token-veto"},
+                              {"--token-veto inf", "--token-veto"},
+                              {"--profiling-threshold=-0.1", "--profiling-threshold"},
+                              {"--profiling-softness nan", "--profiling-softness"},
+                              {"--seed -1", "--seed"},
+                              {"--seed 4294967296", "--seed"},
+                              {"--seed 99999999999999999999", "--seed"},
+                              {"--seed 1.5", "--seed"},
+                              {"--step -1", "--step"},
+                              {"--threads -1", "--threads"},
+                              {"--threads 1000000", "--threads"},
+                              {"--ratio-band 0.9,1.1 --no-ratio-band", "--ratio-band"},
+                              {"--token-veto 0.1 --no-token-veto", "--token-veto"},
+                              {"--veto-scope turn --no-token-veto", "--veto-scope"},
+                              {"--profiling-threshold 0.1 --no-profiling-filter", "--profiling-threshold"},
+                              {"--profiling-softness 0.1 --no-profiling-filter", "--profiling-softness"},
+                              {"--group-by turn", "--group-by"},
+                              {"--recipe kernel_zero --group-by batch", "--group-by"},
+                              {"--recipe kernel_zero --preset paper", "--preset"},
+                              {"--recipe kernel_zero --gamma 1", "--gamma"},
+                              {"--recipe kernel_zero --singleton zero", "--singleton"},
+                              {"--recipe kernel_zero --baseline-members valid", "--baseline-members"},
+                              {"--recipe kernel_zero --correct-weight 1", "--correct-weight"},
+                              {"--recipe kernel_zero --speedup-weight 1", "--speedup-weight"},
+                              {"--recipe kernel_zero --profiling-weight 1", "--profiling-weight"},
+                              {"--recipe kernel_zero --speedup-cap 1", "--speedup-cap"},
+                              {"--recipe kernel_zero --speedup-floor 1", "--speedup-floor"}}) {
+      CAPTURE(one.arguments);
+      check_input_refused(TURNWISE_DEMO_DATA, one.arguments, {one.option});
+    }
+    check_input_refused(TURNWISE_DEMO_DATA, "--baseline-members kept",
+                        {"--baseline-members", "--singleton zero", "others"});
+    check_refused(run_step(""), {"--input"});
+  }
+}
