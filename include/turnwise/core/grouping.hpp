@@ -81,10 +81,12 @@ class grouping {
     auto const index = static_cast<std::size_t>(j);
     return std::pair{batch.group_id[index], batch.trajectory_id[index]};
   };
-  std::ranges::sort(order, {}, key);
+  std::ranges::stable_sort(order, {}, key);
+  std::int64_t bad = static_cast<std::int64_t>(order.size());
   for (std::size_t i = 1; i < order.size(); ++i)
-    expects(key(order[i - 1]) != key(order[i]), "make_grouping: trajectory_id[", std::max(order[i - 1], order[i]),
-            "] = ", key(order[i]).second, " occurs twice in group ", key(order[i]).first);
+    if (key(order[i - 1]) == key(order[i])) bad = std::min(bad, std::max(order[i - 1], order[i]));
+  if (bad < static_cast<std::int64_t>(order.size()))
+    fail("make_grouping: trajectory_id[", bad, "] = ", key(bad).second, " occurs twice in group ", key(bad).first);
 
   grouping result;
   result.trajectory_offsets_.assign(batch.trajectory_offsets.begin(), batch.trajectory_offsets.end());

@@ -270,8 +270,7 @@ template <real E, real T>
     if (is_kept(reasons[s])) record.kept_tokens += statistics[s].count;
   }
   record.nothing_kept = record.valid.kept == 0;
-  record.low_keep = static_cast<double>(record.valid.kept) <
-                    options.low_keep_share * static_cast<double>(record.valid.turns);
+  record.low_keep = record.valid.turns > 0 && record.valid.rate() < options.low_keep_share;
   detail::add_ratios(record, groups, statistics, moments, reasons);
   detail::add_band_shares(record, batch, statistics, reasons, options.band);
   detail::add_lengths(record, statistics, reasons);

@@ -21,10 +21,11 @@ struct group_gate_options {
   int threads = 0;          ///< 0 = the runtime's default
 };
 
-/// True when the share of correct members reaches alpha.
+/// True when the share of correct members reaches alpha; without scored members false.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool gate_is_open(std::int64_t correct, std::int64_t scored,
                                                                double alpha) noexcept {
-  return static_cast<double>(correct) >= alpha * static_cast<double>(scored);
+  // A quotient, so that alpha = c / n opens the gate with c of n.
+  return static_cast<double>(correct) / static_cast<double>(scored) >= alpha;
 }
 
 /// Position of a speedup between the slowest and the fastest correct member: [0, 1], 0 when they hardly differ.
