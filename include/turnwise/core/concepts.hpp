@@ -38,6 +38,12 @@ inline constexpr T largest = std::numeric_limits<T>::max();
 template <real T>
 inline constexpr double magnitude_limit = std::same_as<T, float> ? 0x1p100 : 0x1p500;
 
+/// A result as T; what is beyond T's range becomes its largest number, never an infinity.
+template <real T>
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr T narrowed(double value) noexcept {
+  return value > largest<T> ? largest<T> : value < -largest<T> ? -largest<T> : static_cast<T>(value);
+}
+
 /// True for finite numbers within magnitude_limit; false for NaN.
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool within_limit(T value) noexcept {

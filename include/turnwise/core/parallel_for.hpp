@@ -20,8 +20,9 @@ inline namespace openmp {
 inline namespace serial {
 #endif
 
-/// Calls body(first, last) on ranges of at most `grain` indices that cover [0, count).
+/// Calls body(first, last) on ranges that cover [0, count): of at most `grain` indices each, or one range in one thread.
 ///
+/// @param grain    indices worth a thread's time; no more than that: no second thread.
 /// @param threads  most threads to use; 0 = the OpenMP default; without OpenMP the calling thread does all.
 /// @param body     must not throw, and must give the same result for any split.
 template <typename Body>

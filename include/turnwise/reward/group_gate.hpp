@@ -47,7 +47,7 @@ struct group_gate_options {
 /// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
 /// @throws precondition_error  sizes that differ, alpha outside [0, 1], beta or min_spread negative or not finite, an
 ///         infinite speedup (or one beyond magnitude_limit) of a correct turn that is not flagged off; nothing is written.
-/// @note  A lone correct member opens its gate and has S = 0.
+/// @note  The only correct member of a group has S = 0.
 /// @note  Deterministic: minima, maxima and counts do not depend on order.
 /// @par Complexity  O(S) time, no allocation.
 /// @par Reference   KernelZero, arXiv:2609.33074.

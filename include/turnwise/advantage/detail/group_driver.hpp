@@ -155,7 +155,7 @@ void for_each_group(grouping const& groups, std::span<T const> returns, std::spa
           bool const looks = policy.needs_others(state, one);
           result = policy.advantage(state, one, looks ? group.first_turns_of_others(trajectory[k]) : member_total{});
         }
-        advantage[static_cast<std::size_t>(turn[k])] = static_cast<T>(result);
+        advantage[static_cast<std::size_t>(turn[k])] = narrowed<T>(result);
       }
     }
   };
