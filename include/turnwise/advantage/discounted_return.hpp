@@ -84,7 +84,7 @@ void discounted_return(rollout_view const& batch, no_deduce<std::span<T const>> 
     }
   };
   walk([&](std::size_t s, double value, bool) {
-    expects(within_limit(static_cast<T>(value)), "discounted_return: the return of turn ", s, " = ", value,
+    expects(value <= magnitude_limit<T> && value >= -magnitude_limit<T>, "discounted_return: the return of turn ", s, " = ", value,
             " is beyond the magnitude limit");
     return true;
   });

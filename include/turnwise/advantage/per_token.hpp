@@ -83,7 +83,7 @@ void per_token(rollout_view const& batch, std::span<std::uint8_t const> mask, st
     for (std::size_t i = first; i < last; ++i) {
       std::size_t const s = order[i];
       auto const end = static_cast<std::size_t>(batch.turn_end[s]);
-      fill(begin_of(i), end, static_cast<T>(turn_advantage[s]), is_kept(reasons[s]));
+      fill(begin_of(i), end, narrowed<T>(turn_advantage[s]), is_kept(reasons[s]));
       fill(end, begin_of(i + 1), T{0}, false);
     }
   });

@@ -75,38 +75,46 @@ template <int Bits, typename Float>
 template <typename Float>
 struct ratio_excess {
   Float k3;      ///< at least 0
-  Float excess;  ///< cut to 26 bits, so that its square is exact
+  Float excess;  ///< its square is not exact: keep it apart from sums
 };
+
+/// Log ratios up to here have k = 0 below.
+inline constexpr double small_log_ratio = 0.25;
 
 /// k3 and ratio - 1 of a log ratio, from nothing but exact products and IEEE sums: no compiler can change a bit by
 /// contracting a product with a sum, so every build and backend agrees.
 ///
 ///     d = k ln 2 + r;  e^r - 1 - r = r^2 q(r);  k3 = 2^k r^2 q(r) + (2^k r + (2^k - 1) - d)
 ///
+/// @tparam Small  d is within +-small_log_ratio: the same bits in less time.
 /// @param d  on the grid 2^-24 and within +-64; a double or a vector of doubles.
-/// @note  Relative error below 1e-7 (k3) and 2e-8 (ratio).
-template <typename Float>
+/// @note  Error below 1e-7 k3 (k3) and 2e-8 max(1, ratio) (ratio).
+template <bool Small = false, typename Float>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr ratio_excess<Float> excess_of(Float d) noexcept {
   using bits = detail::bits_of<Float>;
-  // Each product below has factors of at most 53 bits together: d 31 and log2(e) 22, k 7 and ln 2 46, r 27 and q 26.
+  // Each product below that feeds a sum has factors of at most 53 bits together (d 31 and log2(e) 22, k 7 and ln 2 46,
+  // r 27 and a coefficient 26, q and y 26 each) or a power of two; the others add 0, which rounds alike in one step or
+  // two.
   constexpr double log2_e = 0x1.715478p0;
   constexpr double ln_2 = 0x1.62e42fefa3ap-1;
   constexpr double integer_shift = 0x1.8p52;
   Float const shifted = d * log2_e + integer_shift;
   Float const k = shifted - integer_shift;
-  Float const r = detail::cut<26>(d - k * ln_2);
-  Float const scale = bits::put((bits::get(shifted) << 52) + (std::uint64_t{1023} << 52));
+  Float const r = Small ? d : detail::cut<26>(d - k * ln_2);
 
-  // Polynomial of degree 5 for (e^r - 1 - r) / r^2 on |r| < 0.347.
+  // Polynomial of degree 5 for q(r) = (e^r - 1 - r) / r^2 on |r| < 0.347.
   constexpr double unit = 0x1p-26;
+  Float const square = r * r;
+  Float const y = detail::cut<27>(square);
   Float q = r * (13354 * unit) + 93507 * unit;
-  q = detail::cut<27>(q) * r + 559238 * unit;
-  q = detail::cut<27>(q) * r + 2796189 * unit;
-  q = detail::cut<27>(q) * r + 11184811 * unit;
-  q = detail::cut<27>(q) * r + 33554432 * unit;
+  q = detail::cut<27>(q) * y + (r * (559238 * unit) + 2796189 * unit);
+  q = detail::cut<27>(q) * y + (r * (11184811 * unit) + 33554432 * unit);
+  Float const tail = square * q + 0.0;
+  if constexpr (Small) return {tail, d + tail};
 
-  Float const k3 = scale * ((r * r) * q) + ((scale * r + (scale - 1.0)) - d);
-  return {k3, detail::cut<27>(d + k3)};
+  Float const scale = bits::put((bits::get(shifted) << 52) + (std::uint64_t{1023} << 52));
+  Float const k3 = scale * tail + ((scale * r + (scale - 1.0)) - d);
+  return {k3, d + k3};
 }
 
 }  // namespace turnwise::importance

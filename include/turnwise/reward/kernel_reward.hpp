@@ -157,7 +157,7 @@ void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& opti
   detail::check_kernel_reward(options);
   detail::check_ingredients(turns, reasons, "kernel_reward");
   for (std::size_t s = 0; s < reward.size(); ++s)
-    reward[s] = static_cast<T>(
+    reward[s] = narrowed<T>(
         turns.counts_as_correct(s)
             ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
             : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0, !turns.decoy.empty() && turns.decoy[s] != 0,

@@ -1,6 +1,6 @@
 /// @file
-/// The token loops: eight tokens a step, without branches. A run of tokens with a NaN, an infinity or a clamped log
-/// ratio shows in its minimum and maximum, and is done again one token at a time.
+/// The token loops: a register of tokens a step, without branches. A run of tokens with a NaN, an infinity or a clamped
+/// log ratio shows in its sums, and is done again one token at a time.
 #pragma once
 
 #include <turnwise/core/rollout.hpp>
@@ -8,10 +8,13 @@
 #include <turnwise/importance/turn_statistics.hpp>
 
 #include <algorithm>
-#include <array>
+#include <bit>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 namespace turnwise::importance::detail {
 
@@ -37,136 +40,182 @@ token_range<Old, Rollout> turn_tokens(rollout_view const& batch, token_logprobs<
           tokens.mask.empty() ? nullptr : tokens.mask.data() + begin, size};
 }
 
-/// A finite or infinite float as a signed integer of the same order; NaNs lie beyond the infinities. Its own inverse.
-template <typename Key>
-[[gnu::always_inline]] inline Key order_key(Key bits) {
-  using integer = std::remove_cvref_t<decltype(Key{}[0])>;
-  return bits ^ ((bits >> (8 * sizeof(integer) - 1)) & std::numeric_limits<integer>::max());
-}
-
-/// Running sums of a turn, in lanes.
+/// Sums over up to 1024 tokens, in lanes. A log ratio is split, without error, into a multiple of 2^-8 and a rest: the
+/// multiples have exact sums even as floats, in which NaNs and infinities stay; the rest is rounded to the grid 2^-24.
 template <real T>
 struct lane_sums {
-  using keys = typename lanes_of<T>::keys;
-  using key = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
-  static constexpr key lowest = std::numeric_limits<key>::min();
-  static constexpr key highest = std::numeric_limits<key>::max();
+  using values = vec<T>;
+  using words = vec<word<T>>;
+  using pattern = std::make_unsigned_t<word<T>>;
+  static constexpr std::size_t size = size_of<values>;
+  static constexpr T infinity = std::numeric_limits<T>::infinity();
+  static constexpr T coarse_shift = std::same_as<T, float> ? T(0x1.8p15) : T(0x1.8p44);  ///< adding it rounds to 2^-8
+  static constexpr T fine_shift = std::same_as<T, float> ? T(0x1.8p-1) : T(0x1.8p28);    ///< and this to 2^-24
 
-  keys min = keys{} + highest;
-  keys max = keys{} + lowest;
-  uint64_lanes sum{};  ///< of the bit patterns of d + grid_shift
-  int64_lanes count{};
+  values min = values{} + infinity;
+  values max = values{} - infinity;
+  values coarse{};
+  vec<pattern> fine{};  ///< in units of 2^-24, modulo 2^32 or 2^64
+  words on_count{};     ///< minus the tokens that counted among those added with `on`
 
-  double_lanes k3{};
-  double_lanes excess_squared{};
-  double_lanes rollout_logprob{};
+  [[gnu::always_inline]] void add(values const& d) {
+    min = d < min ? d : min;
+    max = d > max ? d : max;
+    add_to_sum(d);
+  }
+
+  /// Lanes where `on` is not all ones are not looked at.
+  [[gnu::always_inline]] void add(values const& d, words const& on) {
+    words const counted = reinterpret_cast<words>(d) & on;
+    values const low = reinterpret_cast<values>(counted | (reinterpret_cast<words>(values{} + infinity) & ~on));
+    values const high = reinterpret_cast<values>(counted | (reinterpret_cast<words>(values{} - infinity) & ~on));
+    min = low < min ? low : min;
+    max = high > max ? high : max;
+    add_to_sum(reinterpret_cast<values>(counted));
+    on_count += on;
+  }
+
+ private:
+  [[gnu::always_inline]] void add_to_sum(values const& d) {
+    values const multiple = (d + coarse_shift) - coarse_shift;
+    coarse += multiple;
+    values const rounded = (d - multiple) + fine_shift;
+    fine += reinterpret_cast<vec<pattern>>(rounded) - std::bit_cast<pattern>(fine_shift);
+  }
 };
 
-template <typename Key>
-[[gnu::always_inline]] inline void lower(Key& min, Key value) {
-  min = value < min ? value : min;
-}
-template <typename Key>
-[[gnu::always_inline]] inline void raise(Key& max, Key value) {
-  max = value > max ? value : max;
-}
-
-/// Adds the moments of eight tokens; `on` is all ones where the token counts.
-template <real T>
-[[gnu::always_inline]] inline void add_moments(lane_sums<T>& sums, double_lanes d, double_lanes rollout,
-                                               uint64_lanes on) {
-  auto const [k3, excess] = excess_of(d);
-  auto const select = [on](double_lanes value) {
-    return reinterpret_cast<double_lanes>(reinterpret_cast<uint64_lanes>(value) & on);
-  };
-  double_lanes const counted = select(excess);
-  sums.k3 += select(k3);
-  sums.excess_squared += counted * counted;
-  sums.rollout_logprob += select(rollout);
-}
-
-/// Adds eight tokens whose log ratios are within +-64 where `on`.
-template <bool Masked, bool Moments, real T>
-[[gnu::always_inline]] inline void add_lanes(lane_sums<T>& sums, typename lanes_of<T>::values old_logprob,
-                                             typename lanes_of<T>::values rollout_logprob, int64_lanes on) {
-  using keys = typename lanes_of<T>::keys;
-  auto const d = old_logprob - rollout_logprob;
-  keys const key = order_key(reinterpret_cast<keys>(d));
-  double_lanes const shifted = __builtin_convertvector(d, double_lanes) + grid_shift;
-  if constexpr (Masked) {
-    keys const on_key = __builtin_convertvector(on, keys);
-    lower(sums.min, (key & on_key) | (lane_sums<T>::highest & ~on_key));
-    raise(sums.max, (key & on_key) | (lane_sums<T>::lowest & ~on_key));
-    sums.sum += reinterpret_cast<uint64_lanes>(shifted) & reinterpret_cast<uint64_lanes>(on);
-    sums.count -= on;
-  } else {
-    lower(sums.min, key);
-    raise(sums.max, key);
-    sums.sum += reinterpret_cast<uint64_lanes>(shifted);
-  }
-  if constexpr (Moments)
-    add_moments(sums, shifted - grid_shift, __builtin_convertvector(rollout_logprob, double_lanes),
-                Masked ? reinterpret_cast<uint64_lanes>(on) : ~uint64_lanes{});
-}
-
-/// All ones in the lanes from `first` on, or below it.
-[[gnu::always_inline]] inline int64_lanes lanes_from(std::size_t first) {
-  static constexpr std::int64_t window[2 * lanes]{0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1};
-  int64_lanes on;
-  std::memcpy(&on, window + (lanes - first), sizeof on);
-  return on;
-}
-
-/// Fewer than eight tokens, copied so that no load leaves the turn.
-template <bool Moments, real T, logprob Old, logprob Rollout>
-[[gnu::always_inline]] inline void add_tail(lane_sums<T>& sums, token_range<Old, Rollout> const& tokens) {
-  T old_logprob[lanes]{};
-  T rollout_logprob[lanes]{};
-  std::int64_t on[lanes]{};
-  for (std::size_t l = 0; l < tokens.size; ++l) {
-    old_logprob[l] = static_cast<T>(tokens.old_logprob[l]);
-    rollout_logprob[l] = static_cast<T>(tokens.rollout_logprob[l]);
-    on[l] = tokens.mask == nullptr || tokens.mask[l] != 0 ? -1 : 0;
-  }
-  int64_lanes on_lanes;
-  std::memcpy(&on_lanes, on, sizeof on);
-  add_lanes<true, Moments, T>(sums, load<T>(old_logprob), load<T>(rollout_logprob), on_lanes);
-}
-
 /// Adds tokens, right if all log ratios that count are within +-64.
-template <bool Masked, bool Moments, real T, logprob Old, logprob Rollout>
+template <bool Masked, real T, logprob Old, logprob Rollout>
 [[gnu::always_inline]] inline void add_plain(lane_sums<T>& sums, token_range<Old, Rollout> const& tokens) {
-  lane_sums<T> running = sums;
+  using words = vec<word<T>>;
+  constexpr std::size_t size = lane_sums<T>::size;
   std::size_t i = 0;
-  for (; i + lanes <= tokens.size; i += lanes) {
-    int64_lanes on{};
+  auto const add_at = [&](std::size_t first, auto const&... on) __attribute__((always_inline)) {
+    sums.add(load<T, size>(tokens.old_logprob + first) - load<T, size>(tokens.rollout_logprob + first), on...);
+  };
+  for (; i + size <= tokens.size; i += size) {
     if constexpr (Masked)
-      for (std::size_t l = 0; l < lanes; ++l) on[l] = tokens.mask[i + l] != 0 ? -1 : 0;
-    add_lanes<Masked, Moments, T>(running, load<T>(tokens.old_logprob + i), load<T>(tokens.rollout_logprob + i), on);
+      add_at(i, lanes_on<word<T>, size>(load<std::uint8_t, size>(tokens.mask + i)));
+    else
+      add_at(i);
   }
-  if constexpr (!Masked) running.count[0] += static_cast<std::int64_t>(i);
-  if (i < tokens.size) {
-    if (Moments || Masked || tokens.size < lanes) {
-      add_tail<Moments>(running, tokens.slice(i, tokens.size - i));
-    } else {  // the last eight tokens, of which those already added are off
-      std::size_t const last = tokens.size - lanes;
-      add_lanes<true, false, T>(running, load<T>(tokens.old_logprob + last), load<T>(tokens.rollout_logprob + last),
-                                lanes_from(i - last));
-    }
+  std::size_t const rest = tokens.size - i;
+  if (rest == 0) return;
+  if (!loads_first<T, Old> && tokens.size >= size) {  // the last `size` tokens, of which those already added are off
+    std::size_t const last = tokens.size - size;
+    words on = lanes_from<word<T>, size>(size - rest);
+    if constexpr (Masked) on &= lanes_on<word<T>, size>(load<std::uint8_t, size>(tokens.mask + last));
+    add_at(last, on);
+  } else {
+    words on = ~lanes_from<word<T>, size>(rest);
+    if constexpr (Masked) on &= lanes_on<word<T>, size>(load_first<std::uint8_t, size>(tokens.mask + i, rest));
+    sums.add(load_first<T, size>(tokens.old_logprob + i, rest) - load_first<T, size>(tokens.rollout_logprob + i, rest),
+             on);
   }
-  sums = running;
 }
 
-/// Adds tokens of any value: non-finite ones are counted, large ones clamped.
+/// The record of the lanes; false if not all was plain.
+template <bool Masked, real T>
+[[gnu::always_inline]] inline bool collect(lane_sums<T> const& sums, std::size_t tokens, turn_statistics& record) {
+  auto const plus = [](auto const& a, auto const& b) { return a + b; };
+  T const min = fold(sums.min, [](auto const& a, auto const& b) { return a < b ? a : b; });
+  T const max = fold(sums.max, [](auto const& a, auto const& b) { return a > b ? a : b; });
+  T const coarse = fold(sums.coarse, plus);
+  if (!(min >= T(-log_ratio_limit) && max <= T(log_ratio_limit) && is_finite(coarse))) return false;
+  record.count = Masked ? -std::int64_t{fold(sums.on_count, plus)} : static_cast<std::int64_t>(tokens);
+  record.sum = static_cast<std::int64_t>(coarse * T(0x1p8)) * 0x10000 + static_cast<word<T>>(fold(sums.fine, plus));
+  record.min = static_cast<double>(min) + 0.0;  // -0 becomes +0
+  record.max = static_cast<double>(max) + 0.0;
+  return true;
+}
+
+/// Sums of the moments, in eight lanes: token i of a turn goes to lane i mod 8.
+template <std::size_t Bytes>
+struct moment_sums {
+  static constexpr std::size_t lanes = 8;
+  static constexpr std::size_t size = Bytes / sizeof(double);
+  static constexpr std::size_t registers = lanes / size;
+
+  vec<double> k3[registers]{};
+  vec<double> excess_squared[registers]{};
+  vec<double> rollout_logprob[registers]{};
+
+  /// Tokens that do not count have log ratio and log-prob 0, and add 0.
+  template <bool Small>
+  [[gnu::always_inline]] void add(std::size_t place, vec<double> const& d, vec<double> const& rollout) {
+    auto const [k3_of, excess] = excess_of_lanes<Small>(d);
+    k3[place] += k3_of;
+    excess_squared[place] += excess * excess + 0.0;  // + 0.0 keeps the product apart from the sum, see excess_of
+    rollout_logprob[place] += rollout;
+  }
+
+  [[nodiscard]] ratio_moments collect() const {
+    return {tree(k3), tree(excess_squared), tree(rollout_logprob)};
+  }
+
+ private:
+  [[gnu::always_inline]] static double tree(vec<double> const (&sums)[registers]) {
+    auto const plus = [](auto const& a, auto const& b) { return a + b; };
+    if constexpr (registers == 4) return fold((sums[0] + sums[2]) + (sums[1] + sums[3]), plus);
+    if constexpr (registers == 2) return fold(sums[0] + sums[1], plus);
+    if constexpr (registers == 1) return fold(sums[0], plus);
+  }
+};
+
+using moment_lanes = moment_sums<vector_bytes>;
+
+/// Adds the moments of tokens whose log ratios are all within +-64 where they count.
+template <bool Masked, bool Small, real T, logprob Old, logprob Rollout>
+[[gnu::always_inline]] inline void add_moments(moment_lanes& moments, token_range<Old, Rollout> const& tokens) {
+  constexpr std::size_t size = moment_lanes::size;
+  moment_lanes sums = moments;
+  auto const add = [&](std::size_t place, vec<T, size> const& old_logprob, vec<T, size> const& rollout_logprob,
+                       auto const&... mask) __attribute__((always_inline)) {
+    vec<T, size> d = old_logprob - rollout_logprob;
+    vec<T, size> rollout = rollout_logprob;
+    if constexpr (Masked) {
+      vec<word<T>, size> const on = lanes_on<word<T>, size>(mask...);
+      d = keep(d, on);
+      rollout = keep(rollout, on);
+    }
+    if constexpr (Small)  // floats up to 1/4 reach the grid as floats
+      sums.template add<true>(place, widen((d + lane_sums<T>::fine_shift) - lane_sums<T>::fine_shift), widen(rollout));
+    else
+      sums.template add<false>(place, (widen(d) + grid_shift) - grid_shift, widen(rollout));
+  };
+  auto const add_at = [&](std::size_t place, std::size_t i) __attribute__((always_inline)) {
+    if constexpr (Masked)
+      add(place, load<T, size>(tokens.old_logprob + i), load<T, size>(tokens.rollout_logprob + i),
+          load<std::uint8_t, size>(tokens.mask + i));
+    else
+      add(place, load<T, size>(tokens.old_logprob + i), load<T, size>(tokens.rollout_logprob + i));
+  };
+  auto const add_first = [&](std::size_t place, std::size_t i, std::size_t rest) __attribute__((always_inline)) {
+    auto const old_logprob = load_first<T, size>(tokens.old_logprob + i, rest);
+    auto const rollout_logprob = load_first<T, size>(tokens.rollout_logprob + i, rest);
+    if constexpr (Masked)
+      add(place, old_logprob, rollout_logprob, load_first<std::uint8_t, size>(tokens.mask + i, rest));
+    else
+      add(place, old_logprob, rollout_logprob);
+  };
+  [&]<std::size_t... P>(std::index_sequence<P...>) __attribute__((always_inline)) {
+    std::size_t i = 0;
+    for (; i + moment_lanes::lanes <= tokens.size; i += moment_lanes::lanes) (add_at(P, i + P * size), ...);
+    std::size_t const rest = tokens.size - i;
+    ((P * size < rest ? add_first(P, i + P * size, rest - P * size) : void()), ...);
+  }(std::make_index_sequence<moment_lanes::registers>{});
+  moments = sums;
+}
+
+/// Adds tokens of any value, one at a time: non-finite ones are counted, large ones clamped.
 template <bool Moments, real T, logprob Old, logprob Rollout>
-[[gnu::noinline]] void add_any(turn_statistics& statistics, lane_sums<T>& sums,
+[[gnu::noinline]] void add_any(turn_statistics& statistics, moment_lanes& moments,
                                token_range<Old, Rollout> const& tokens) {
-  for (std::size_t first = 0; first < tokens.size; first += lanes) {
-    double_lanes clamped{};
-    double_lanes rollout{};
-    int64_lanes on{};
-    for (std::size_t l = 0; l < lanes && first + l < tokens.size; ++l) {
-      std::size_t const i = first + l;
+  constexpr std::size_t size = moment_lanes::size;
+  for (std::size_t first = 0; first < tokens.size; first += size) {
+    double clamped[size]{};
+    double rollout[size]{};
+    for (std::size_t i = first; i < std::min(first + size, tokens.size); ++i) {
       if (tokens.mask != nullptr && tokens.mask[i] == 0) continue;
       auto const d = log_ratio(tokens.old_logprob[i], tokens.rollout_logprob[i]);
       if (!is_finite(d)) {
@@ -176,74 +225,53 @@ template <bool Moments, real T, logprob Old, logprob Rollout>
       double const value = static_cast<double>(d) + 0.0;
       std::int64_t const index = log_ratio_index(d);
       statistics += {1, index, value, value, 0, is_saturated(d) ? 1 : 0};
-      clamped[l] = static_cast<double>(index) * log_ratio_unit;
-      rollout[l] = static_cast<double>(static_cast<T>(tokens.rollout_logprob[i]));
-      on[l] = -1;
+      clamped[i - first] = static_cast<double>(index) * log_ratio_unit;
+      rollout[i - first] = static_cast<double>(static_cast<T>(tokens.rollout_logprob[i]));
     }
-    if constexpr (Moments) add_moments(sums, clamped, rollout, reinterpret_cast<uint64_lanes>(on));
+    if constexpr (Moments)
+      moments.add<false>(first / size % moment_lanes::registers, load<double, size>(clamped),
+                         load<double, size>(rollout));
   }
 }
 
-/// Sum of eight lanes as a binary tree.
-[[gnu::always_inline]] inline double tree_sum(double_lanes v) {
-  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
-}
-
-/// The record of the lanes; adding +0 turns -0 into +0.
-template <real T>
-[[gnu::always_inline]] inline turn_statistics collect(lane_sums<T> const& sums) {
-  std::int64_t count = 0;
-  std::uint64_t sum = 0;
-  auto min = sums.min[0];
-  auto max = sums.max[0];
-  for (std::size_t l = 0; l < lanes; ++l) {
-    count += sums.count[l];
-    sum += sums.sum[l];
-    min = std::min<decltype(min)>(min, sums.min[l]);
-    max = std::max<decltype(max)>(max, sums.max[l]);
-  }
-  if (count == 0) return {};
-  using keys = typename lane_sums<T>::keys;
-  auto const value = [](auto key) { return reinterpret_cast<typename lanes_of<T>::values>(order_key(keys{} + key))[0]; };
-  return {count, static_cast<std::int64_t>(sum - static_cast<std::uint64_t>(count) * grid_shift_bits),
-          static_cast<double>(value(min)) + 0.0, static_cast<double>(value(max)) + 0.0, 0, 0};
-}
-
-template <bool Moments, logprob Old, logprob Rollout>
+template <bool Masked, bool Moments, logprob Old, logprob Rollout>
 [[gnu::always_inline]] inline turn_statistics reduce(token_range<Old, Rollout> const& tokens, ratio_moments* moments) {
   using wide = log_ratio_t<Old, Rollout>;
-  constexpr std::size_t run = 4096;  // tokens done again when one of them is not plain
-  lane_sums<wide> sums;
-  turn_statistics others;
+  constexpr std::size_t run = Moments ? 512 : 1024;  // a multiple of the moments' lanes
+  turn_statistics statistics;
+  moment_lanes sums;
   for (std::size_t first = 0; first < tokens.size; first += run) {
     auto const part = tokens.slice(first, std::min(run, tokens.size - first));
-    lane_sums<wide> const before = sums;
-    if (part.mask == nullptr)
-      add_plain<false, Moments>(sums, part);
-    else
-      add_plain<true, Moments>(sums, part);
-    turn_statistics const so_far = collect(sums);
-    if (so_far.min < -log_ratio_limit || so_far.max > log_ratio_limit || so_far.min != so_far.min) {
-      sums = before;
-      add_any<Moments>(others, sums, part);
+    lane_sums<wide> decisions;
+    add_plain<Masked>(decisions, part);
+    turn_statistics record;
+    if (!collect<Masked>(decisions, part.size, record)) [[unlikely]] {
+      add_any<Moments, wide>(statistics, sums, part);
+      continue;
+    }
+    statistics += record;
+    if constexpr (Moments) {
+      if (record.min >= -small_log_ratio && record.max <= small_log_ratio)
+        add_moments<Masked, true, wide>(sums, part);
+      else
+        add_moments<Masked, false, wide>(sums, part);
     }
   }
-  others += collect(sums);
-  if constexpr (Moments) *moments = {tree_sum(sums.k3), tree_sum(sums.excess_squared), tree_sum(sums.rollout_logprob)};
-  return others;
+  if constexpr (Moments) *moments = sums.collect();
+  return statistics;
 }
 
 /// Statistics of one turn.
 template <logprob Old, logprob Rollout>
 turn_statistics reduce_turn(token_range<Old, Rollout> const& tokens) {
-  return reduce<false>(tokens, nullptr);
+  return tokens.mask == nullptr ? reduce<false, false>(tokens, nullptr) : reduce<true, false>(tokens, nullptr);
 }
 
 /// Statistics and moments of one turn. The moments have a fixed order: token i goes to lane i mod 8, a token that does
 /// not count adds 0, and the lanes are added as a binary tree.
 template <logprob Old, logprob Rollout>
 turn_statistics reduce_turn(token_range<Old, Rollout> const& tokens, ratio_moments& moments) {
-  return reduce<true>(tokens, &moments);
+  return tokens.mask == nullptr ? reduce<false, true>(tokens, &moments) : reduce<true, true>(tokens, &moments);
 }
 
 }  // namespace turnwise::importance::detail
