@@ -39,8 +39,8 @@ struct ragged_batch {
     std::mt19937_64 random(1);
     std::lognormal_distribution<double> length(std::log(mean) - 0.125, 0.5);
     while (static_cast<std::size_t>(offsets.back()) < tokens)
-      offsets.push_back(std::min(static_cast<std::int64_t>(tokens),
-                                 offsets.back() + 1 + static_cast<std::int64_t>(length(random))));
+      offsets.push_back(
+          std::min(static_cast<std::int64_t>(tokens), offsets.back() + 1 + static_cast<std::int64_t>(length(random))));
     trajectory_offsets = {0, static_cast<std::int64_t>(turns())};
 
     std::array<float, 65521> rollouts;  // a prime: no pattern with the turns
@@ -102,9 +102,8 @@ void against_read(benchmark::State& state, ragged_batch const& batch, int thread
   double read = 1e9;
   double best = 1e9;
   for (auto _ : state) {
-    read = std::min(read, seconds([&] {
-                      benchmark::DoNotOptimize(read_all(batch.old_logprob, batch.rollout_logprob, threads));
-                    }));
+    read = std::min(
+        read, seconds([&] { benchmark::DoNotOptimize(read_all(batch.old_logprob, batch.rollout_logprob, threads)); }));
     double const time = seconds(call);
     best = std::min(best, time);
     state.SetIterationTime(time);

@@ -44,17 +44,11 @@ void baseline(benchmark::State& state, Method method) {
 BENCHMARK_CAPTURE(baseline, leave_one_out,
                   [](auto const& groups, auto const& turn_return, auto const& reasons, auto out) {
                     advantage::leave_one_out(groups, turn_return, reasons, {.threads = 1}, out);
-                  })
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond)
-    ->Iterations(20);
+                  }) -> UseManualTime() -> Unit(benchmark::kMillisecond) -> Iterations(20);
 BENCHMARK_CAPTURE(baseline, group_relative,
                   [](auto const& groups, auto const& turn_return, auto const& reasons, auto out) {
                     advantage::group_relative(groups, turn_return, reasons, {.threads = 1}, out);
-                  })
-    ->UseManualTime()
-    ->Unit(benchmark::kMillisecond)
-    ->Iterations(20);
+                  }) -> UseManualTime() -> Unit(benchmark::kMillisecond) -> Iterations(20);
 
 }  // namespace
 

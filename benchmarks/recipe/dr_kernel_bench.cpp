@@ -53,12 +53,11 @@ struct step_batch {
 void step(benchmark::State& state) {
   step_batch const batch;
   int const threads = static_cast<int>(state.range(0));
-  recipe::step_inputs<float, float, float> const inputs{
-      .tokens = {batch.old_logprob, batch.rollout_logprob, {}},
-      .evaluation = {.correct = batch.correct,
-                     .speedup = batch.speedup,
-                     .generated_us = batch.generated,
-                     .total_us = batch.total}};
+  recipe::step_inputs<float, float, float> const inputs{.tokens = {batch.old_logprob, batch.rollout_logprob, {}},
+                                                        .evaluation = {.correct = batch.correct,
+                                                                       .speedup = batch.speedup,
+                                                                       .generated_us = batch.generated,
+                                                                       .total_us = batch.total}};
   auto options = recipe::dr_kernel_options::released();
   options.threads = threads;
   std::vector<double> advantage(step_batch::turns);
@@ -72,8 +71,7 @@ void step(benchmark::State& state) {
   std::uint32_t number = 0;
   for (auto _ : state) {
     once = std::min(once, benchmarks::seconds([&] {
-                      benchmark::DoNotOptimize(
-                          benchmarks::read_all(batch.old_logprob, batch.rollout_logprob, threads));
+                      benchmark::DoNotOptimize(benchmarks::read_all(batch.old_logprob, batch.rollout_logprob, threads));
                       parallel_for(token_advantage.size(), 1 << 16, threads, [&](std::size_t first, std::size_t last) {
                         std::fill(token_advantage.data() + first, token_advantage.data() + last, 1.0f);
                       });

@@ -1,7 +1,7 @@
 #include <turnwise/importance/log_ratio_statistics.hpp>
 
-#include <Eigen/Core>
 #include <doctest/doctest.h>
+#include <Eigen/Core>
 
 #include <bit>
 #include <cmath>
@@ -103,8 +103,8 @@ bool within_bounds(ratio_moments const& moments, reference const& exact) {
   long double const sums = n * 0x1p-52L;
   // The square of the excess moves by 2 |excess| times an error of 2e-8 of max(1, ratio).
   return moments.k3 >= 0 && near(moments.k3, m.k3, (1e-7L + sums) * m.k3) &&
-         near(moments.excess_squared, m.excess_squared, 4.1e-8L * (m.excess_squared + std::sqrt(m.excess_squared * n)) +
-                                                            sums * m.excess_squared) &&
+         near(moments.excess_squared, m.excess_squared,
+              4.1e-8L * (m.excess_squared + std::sqrt(m.excess_squared * n)) + sums * m.excess_squared) &&
          near(moments.rollout_logprob, m.rollout_logprob, sums * m.rollout_magnitude);
 }
 
@@ -167,7 +167,7 @@ void fill(ragged<Old, Rollout>& batch, std::mt19937_64& random, double width, un
                              -inf,
                              64,
                              -64,
-                             64.00000762939453,   // floats next to +-64
+                             64.00000762939453,  // floats next to +-64
                              -64.00000762939453,
                              63.99999618530273,
                              -63.99999618530273,
@@ -192,7 +192,8 @@ void fill(ragged<Old, Rollout>& batch, std::mt19937_64& random, double width, un
   for (std::size_t i = 0; i < batch.old_logprob.size(); ++i) {
     double const rollout = -std::fabs(normal(random));
     set(batch.rollout_logprob[i], rollout);
-    set(batch.old_logprob[i], static_cast<double>(static_cast<float>(batch.rollout_logprob[i])) + width * normal(random));
+    set(batch.old_logprob[i],
+        static_cast<double>(static_cast<float>(batch.rollout_logprob[i])) + width * normal(random));
     if (every != 0 && random() % every == 0) {
       double const value = unusual[random() % std::size(unusual)];
       bool const swap = random() % 2 == 0;
@@ -231,7 +232,8 @@ void check_against_reference(double width, unsigned every, std::uint64_t seed) {
       auto const size = static_cast<std::size_t>(batch.end[s]) - first;
       auto const exact = reference_of(batch.old_logprob.data() + first, batch.rollout_logprob.data() + first,
                                       masked ? batch.mask.data() + first : nullptr, size);
-      bool const same = same_bits(result.alone[s], exact.statistics) && same_bits(result.statistics[s], exact.statistics);
+      bool const same =
+          same_bits(result.alone[s], exact.statistics) && same_bits(result.statistics[s], exact.statistics);
       bool const close = within_bounds(result.moments[s], exact);
       if (!same || !close)
         FAIL_CHECK("turn " << s << " of " << size << " tokens, masked " << masked << ", width " << width << ", every "

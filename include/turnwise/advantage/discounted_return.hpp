@@ -84,8 +84,8 @@ void discounted_return(rollout_view const& batch, no_deduce<std::span<T const>> 
     }
   };
   walk([&](std::size_t s, double value, bool) {
-    expects(value <= magnitude_limit<T> && value >= -magnitude_limit<T>, "discounted_return: the return of turn ", s, " = ", value,
-            " is beyond the magnitude limit");
+    expects(value <= magnitude_limit<T> && value >= -magnitude_limit<T>, "discounted_return: the return of turn ", s,
+            " = ", value, " is beyond the magnitude limit");
     return true;
   });
   bool const spreads = options.gamma > 0 && options.unscored == unscored_policy::exclude;

@@ -54,8 +54,7 @@ struct leave_one_out_policy {
                                                                 member_total const& others) const {
     member_total const own = left_out(one);
     std::int64_t const rest = total.count - own.count;
-    if (rest > 0)
-      return one.value - (total.equal() ? total.min : (total.sum - own.sum) / static_cast<double>(rest));
+    if (rest > 0) return one.value - (total.equal() ? total.min : (total.sum - own.sum) / static_cast<double>(rest));
     if (options.singleton == singleton_policy::zero) return 0.0;
     return others.count == 0 ? one.value : one.value - others.sum / static_cast<double>(others.count);
   }

@@ -49,8 +49,8 @@ constexpr void expects(bool condition, Parts const&... parts) {
 }
 
 /// Throws unless an array has as many elements as `expected`, naming both sizes.
-inline void expects_size(std::string_view function, std::string_view argument, std::size_t size,
-                         std::size_t expected, std::string_view unit) {
+inline void expects_size(std::string_view function, std::string_view argument, std::size_t size, std::size_t expected,
+                         std::string_view unit) {
   if (size != expected) [[unlikely]]
     fail(function, ": ", argument, " has ", size, " elements, expected ", expected, " (one a ", unit, ")");
 }

@@ -35,9 +35,12 @@ double folded(std::size_t n, Step& step) {
 template <typename Step>
 [[nodiscard]] double ordered_fold(std::size_t n, Step step) {
   switch (fold_lanes(n)) {
-    case 1: return detail::folded<1>(n, step);
-    case 32: return detail::folded<32>(n, step);
-    default: return detail::folded<1024>(n, step);
+    case 1:
+      return detail::folded<1>(n, step);
+    case 32:
+      return detail::folded<32>(n, step);
+    default:
+      return detail::folded<1024>(n, step);
   }
 }
 

@@ -31,9 +31,9 @@ inline constexpr reason_flags stale = 1u << 10;           ///< sampled by a poli
 inline constexpr reason_flags any_invalid = invalid | unscored | unscored_future;
 
 /// Name of each bit, in bit order.
-inline constexpr std::array<std::string_view, 11> names{"invalid",    "unscored",   "unscored_future", "no_token",
-                                                        "non_finite", "ratio_low",  "ratio_high",      "token_veto",
-                                                        "profiling",  "invalid_profile", "stale"};
+inline constexpr std::array<std::string_view, 11> names{
+    "invalid",    "unscored",   "unscored_future", "no_token",        "non_finite", "ratio_low",
+    "ratio_high", "token_veto", "profiling",       "invalid_profile", "stale"};
 }  // namespace reason
 
 /// Takes part in baselines.

@@ -68,8 +68,7 @@ inline void check_rollout(rollout_view const& batch, std::string_view function) 
   }
   expects_size(function, "group_id", batch.group_id.size(), batch.trajectories(), "trajectory");
   expects_size(function, "trajectory_id", batch.trajectory_id.size(), batch.trajectories(), "trajectory");
-  if (!batch.turn_valid.empty())
-    expects_size(function, "turn_valid", batch.turn_valid.size(), batch.turns(), "turn");
+  if (!batch.turn_valid.empty()) expects_size(function, "turn_valid", batch.turn_valid.size(), batch.turns(), "turn");
   if (batch.turn_index.empty()) return;
   expects_size(function, "turn_index", batch.turn_index.size(), batch.turns(), "turn");
   for (std::size_t j = 0; j < batch.trajectories(); ++j)
@@ -94,11 +93,11 @@ inline void check_token_ranges(rollout_view const& batch, std::size_t tokens, st
 inline void check_draw_ids(rollout_view const& batch, std::string_view function) {
   constexpr std::int64_t limit = std::int64_t{1} << 32;
   for (std::size_t j = 0; j < batch.trajectories(); ++j)
-    expects(batch.trajectory_id[j] >= 0 && batch.trajectory_id[j] < limit, function, ": trajectory_id[", j, "] = ",
-            batch.trajectory_id[j], " is outside [0, 2^32), which random draws need");
+    expects(batch.trajectory_id[j] >= 0 && batch.trajectory_id[j] < limit, function, ": trajectory_id[", j,
+            "] = ", batch.trajectory_id[j], " is outside [0, 2^32), which random draws need");
   for (std::size_t s = 0; s < batch.turn_index.size(); ++s)
-    expects(batch.turn_index[s] >= 0 && batch.turn_index[s] < limit, function, ": turn_index[", s, "] = ",
-            batch.turn_index[s], " is outside [0, 2^32), which random draws need");
+    expects(batch.turn_index[s] >= 0 && batch.turn_index[s] < limit, function, ": turn_index[", s,
+            "] = ", batch.turn_index[s], " is outside [0, 2^32), which random draws need");
 }
 
 /// Sets each turn's reasons to `invalid` where the caller flagged it off, else to none: the first step of a batch.

@@ -110,8 +110,8 @@ struct rollout {
 
   for (std::size_t s = 0; s < turns; ++s) {
     std::size_t const r = batch.row[s];
-    bool const starts = s == 0 || rows.group_id[r] != batch.group_id.back() ||
-                        rows.trajectory_id[r] != batch.trajectory_id.back();
+    bool const starts =
+        s == 0 || rows.group_id[r] != batch.group_id.back() || rows.trajectory_id[r] != batch.trajectory_id.back();
     if (starts) {
       batch.trajectory_offsets.push_back(static_cast<std::int64_t>(s));
       batch.group_id.push_back(rows.group_id[r]);

@@ -39,17 +39,17 @@ struct length_class {
 struct mismatch_options {
   /// Band by which turns count as low or high. Its level and kind are those of the filter.
   rejection::ratio_band_options band{};
-  double low_keep_share = 0.1;    ///< kept share of valid turns below which `low_keep` is raised
-  double fast_speedup = 1.0;      ///< correct turns above it count as fast
+  double low_keep_share = 0.1;  ///< kept share of valid turns below which `low_keep` is raised
+  double fast_speedup = 1.0;    ///< correct turns above it count as fast
   double speedup_cap = std::numeric_limits<double>::infinity();  ///< correct turns above it are outliers
 };
 
 /// One record a step; every number is finite. "Ratio turns" are the valid turns with usable tokens (has_ratio); token
 /// sums run over their unmasked tokens with a finite log ratio.
 struct mismatch_record {
-  std::int64_t turns = 0;         ///< S
-  std::int64_t ratio_turns = 0;   ///< turns that the mismatch is taken over
-  std::int64_t ratio_tokens = 0;  ///< their tokens
+  std::int64_t turns = 0;              ///< S
+  std::int64_t ratio_turns = 0;        ///< turns that the mismatch is taken over
+  std::int64_t ratio_tokens = 0;       ///< their tokens
   std::int64_t non_finite_tokens = 0;  ///< tokens of valid turns whose log ratio is NaN or infinite
   std::int64_t saturated_tokens = 0;   ///< tokens of ratio turns clamped to +-64
 
@@ -78,14 +78,14 @@ struct mismatch_record {
   kept_count incorrect;                                      ///< the other valid turns
   kept_count fast;                                           ///< correct turns faster than fast_speedup
   double kept_advantage_mean = 0;                            ///< mean advantage of kept turns
-  std::int64_t negative_groups = 0;    ///< groups whose kept turns all have a negative advantage
-  std::int64_t rejected_to_one = 0;    ///< groups of two or more valid turns with one left
-  std::int64_t meaningless_profiles = 0;  ///< valid correct turns whose profile has no meaning
-  std::int64_t speedup_outliers = 0;      ///< valid correct turns above the cap
+  std::int64_t negative_groups = 0;                          ///< groups whose kept turns all have a negative advantage
+  std::int64_t rejected_to_one = 0;                          ///< groups of two or more valid turns with one left
+  std::int64_t meaningless_profiles = 0;                     ///< valid correct turns whose profile has no meaning
+  std::int64_t speedup_outliers = 0;                         ///< valid correct turns above the cap
 
-  bool low_keep = false;           ///< kept share of valid turns below low_keep_share
-  bool nothing_kept = false;       ///< no turn is kept
-  bool profiler_suspect = false;   ///< over half of the valid correct turns lack a meaningful profile
+  bool low_keep = false;          ///< kept share of valid turns below low_keep_share
+  bool nothing_kept = false;      ///< no turn is kept
+  bool profiler_suspect = false;  ///< over half of the valid correct turns lack a meaningful profile
 };
 
 namespace detail {
@@ -144,7 +144,8 @@ inline void add_ratios(mismatch_record& record, grouping const& groups,
   record.chi2_turn = turn_sum([&](std::size_t s) {
                        double const ratio = clamped_exp(statistics[s].log_sum());
                        return statistics[s].count == 0 ? 1.0 : ratio * ratio;
-                     }) / static_cast<double>(record.ratio_turns) - 1;
+                     }) / static_cast<double>(record.ratio_turns) -
+                     1;
 }
 
 inline void add_band_shares(mismatch_record& record, rollout_view const& batch,

@@ -50,8 +50,8 @@ struct dr_kernel_options {
 /// @par Complexity  one read of the tokens and one write of the token outputs; O(S log S) else; O(S) memory.
 /// @par Reference   Dr. Kernel, arXiv:2602.05885, and its published trainer.
 template <logprob Old, logprob Rollout, real E>
-void dr_kernel(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs,
-               dr_kernel_options const& options, draw_key key, step_outputs const& out) {
+void dr_kernel(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs, dr_kernel_options const& options,
+               draw_key key, step_outputs const& out) {
   grouping const groups = make_grouping(batch, group_by::turn);
   auto advantage_options = options.advantage;
   advantage_options.threads = options.threads;

@@ -56,8 +56,8 @@ void profiling_filter(rollout_view const& batch, reward::evaluation<E> const& ev
   check_draw_ids(batch, "profiling_filter");
   reward::check_evaluation(evaluation, batch.turns(), "profiling_filter", true);
   expects_size("profiling_filter", "reasons", reasons.size(), batch.turns(), "turn");
-  expects(options.threshold >= 0 && within_limit(options.threshold), "profiling_filter: threshold = ",
-          options.threshold, ", expected a finite number, at least 0");
+  expects(options.threshold >= 0 && within_limit(options.threshold),
+          "profiling_filter: threshold = ", options.threshold, ", expected a finite number, at least 0");
   expects(options.softness >= 0 && within_limit(options.softness), "profiling_filter: softness = ", options.softness,
           ", expected a finite number, at least 0");
   expects(!std::isnan(options.keep_speedup), "profiling_filter: keep_speedup is NaN");
@@ -72,8 +72,8 @@ void profiling_filter(rollout_view const& batch, reward::evaluation<E> const& ev
   };
   if (options.invalid_profile == invalid_profile_policy::error)
     for (std::size_t s = 0; s < reasons.size(); ++s)
-      expects(!judged(s) || has_meaning(s), "profiling_filter: the profile of turn ", s, " has no meaning: generated_us = ",
-              evaluation.generated_us[s], ", total_us = ", evaluation.total_us[s]);
+      expects(!judged(s) || has_meaning(s), "profiling_filter: the profile of turn ", s,
+              " has no meaning: generated_us = ", evaluation.generated_us[s], ", total_us = ", evaluation.total_us[s]);
 
   for (std::size_t j = 0; j < batch.trajectories(); ++j)
     for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s) {

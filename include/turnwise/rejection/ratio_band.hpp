@@ -83,8 +83,7 @@ inline void geometric_ratio(rollout_view const& batch, std::span<importance::tur
   expects_size("geometric_ratio", "reasons", reasons.size(), batch.turns(), "turn");
   expects_size("geometric_ratio", "ratio", ratio.size(), batch.turns(), "turn");
   for (std::size_t j = 0; j < batch.trajectories(); ++j) {
-    double const of_trajectory =
-        std::exp(detail::trajectory_statistics(batch, statistics, reasons, j).log_mean());
+    double const of_trajectory = std::exp(detail::trajectory_statistics(batch, statistics, reasons, j).log_mean());
     for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s)
       ratio[s] = level == scope::trajectory ? of_trajectory
                  : has_ratio(reasons[s])    ? std::exp(statistics[s].log_mean())

@@ -11,7 +11,7 @@
 namespace turnwise::rejection {
 
 struct token_veto_options {
-  double threshold = 1e-4;          ///< ratio; a token strictly below it vetoes
+  double threshold = 1e-4;               ///< ratio; a token strictly below it vetoes
   scope veto_scope = scope::trajectory;  ///< what one such token rejects
 };
 

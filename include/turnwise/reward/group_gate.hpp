@@ -60,14 +60,14 @@ void group_gate(grouping const& groups, evaluation<E> const& turns, group_gate_o
   expects(options.alpha >= 0 && options.alpha <= 1, "group_gate: alpha = ", options.alpha, ", expected [0, 1]");
   expects(options.beta >= 0 && within_limit(options.beta), "group_gate: beta = ", options.beta,
           ", expected a finite number, at least 0");
-  expects(options.min_spread >= 0 && within_limit(options.min_spread), "group_gate: min_spread = ",
-          options.min_spread, ", expected a finite number, at least 0");
+  expects(options.min_spread >= 0 && within_limit(options.min_spread), "group_gate: min_spread = ", options.min_spread,
+          ", expected a finite number, at least 0");
 
   auto const flagged_off = [&](std::size_t s) { return !reasons.empty() && (reasons[s] & reason::invalid) != 0; };
   for (std::size_t s = 0; s < reward.size(); ++s)
-    expects(!turns.counts_as_correct(s) || flagged_off(s) || std::isnan(turns.speedup[s]) ||
-                within_limit(turns.speedup[s]),
-            "group_gate: speedup[", s, "] = ", turns.speedup[s], " is infinite or beyond the magnitude limit");
+    expects(
+        !turns.counts_as_correct(s) || flagged_off(s) || std::isnan(turns.speedup[s]) || within_limit(turns.speedup[s]),
+        "group_gate: speedup[", s, "] = ", turns.speedup[s], " is infinite or beyond the magnitude limit");
 
   auto const write_group = [&](std::size_t g) {
     std::int64_t scored = 0;
@@ -91,9 +91,8 @@ void group_gate(grouping const& groups, evaluation<E> const& turns, group_gate_o
       double value = turns.counts_as_correct(s) ? 1.0 : 0.0;
       if (value != 0 && !flagged_off(s)) {
         double const speedup = static_cast<double>(turns.speedup[s]);
-        value = std::isnan(speedup)
-                    ? speedup
-                    : std::fma(bonus, speed_score(speedup, slowest, fastest, options.min_spread), 1.0);
+        value = std::isnan(speedup) ? speedup
+                                    : std::fma(bonus, speed_score(speedup, slowest, fastest, options.min_spread), 1.0);
       }
       reward[s] = static_cast<T>(value);
     }

@@ -96,7 +96,7 @@ struct kernel_reward_options {
 /// What replaces the reward of a turn with C = 0.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double kernel_penalty(bool compiled, bool decoy, bool rule_violation,
                                                                    kernel_reward_options const& options) noexcept {
-  return !compiled         ? options.compile_failure_penalty
+  return !compiled        ? options.compile_failure_penalty
          : rule_violation ? options.rule_violation_penalty
          : decoy          ? options.decoy_penalty
                           : options.incorrect_penalty;
@@ -157,11 +157,12 @@ void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& opti
   detail::check_kernel_reward(options);
   detail::check_ingredients(turns, reasons, "kernel_reward");
   for (std::size_t s = 0; s < reward.size(); ++s)
-    reward[s] = narrowed<T>(
-        turns.counts_as_correct(s)
-            ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
-            : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0, !turns.decoy.empty() && turns.decoy[s] != 0,
-                             !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options));
+    reward[s] =
+        narrowed<T>(turns.counts_as_correct(s)
+                        ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
+                        : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0,
+                                         !turns.decoy.empty() && turns.decoy[s] != 0,
+                                         !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options));
 }
 
 }  // namespace turnwise::reward

@@ -69,9 +69,8 @@ class group_values {
   template <typename Step>
   [[nodiscard]] double fold(Step step) const {
     auto const turn = turns();
-    return ordered_fold(turn.size(), [&](double sum, std::size_t k) {
-      return member(turn[k]) ? step(sum, value(turn[k])) : sum;
-    });
+    return ordered_fold(turn.size(),
+                        [&](double sum, std::size_t k) { return member(turn[k]) ? step(sum, value(turn[k])) : sum; });
   }
 
   [[nodiscard]] group_total total() const {

@@ -149,9 +149,7 @@ struct moment_sums {
     rollout_logprob[place] += rollout;
   }
 
-  [[nodiscard]] ratio_moments collect() const {
-    return {tree(k3), tree(excess_squared), tree(rollout_logprob)};
-  }
+  [[nodiscard]] ratio_moments collect() const { return {tree(k3), tree(excess_squared), tree(rollout_logprob)}; }
 
  private:
   [[gnu::always_inline]] static double tree(vec<double> const (&sums)[registers]) {
@@ -203,7 +201,8 @@ template <bool Masked, bool Small, real T, logprob Old, logprob Rollout>
     for (; i + moment_lanes::lanes <= tokens.size; i += moment_lanes::lanes) (add_at(P, i + P * size), ...);
     std::size_t const rest = tokens.size - i;
     ((P * size < rest ? add_first(P, i + P * size, rest - P * size) : void()), ...);
-  }(std::make_index_sequence<moment_lanes::registers>{});
+  }
+  (std::make_index_sequence<moment_lanes::registers>{});
   moments = sums;
 }
 

@@ -67,7 +67,7 @@ template <typename T, std::size_t Size, typename Value>
 
 /// Whether load_first is one instruction for a register of Value as T.
 template <typename T, typename Value>
-inline constexpr bool loads_first = vector_bytes == 64 && std::same_as<T, float> && std::same_as<Value, float>;
+inline constexpr bool loads_first = vector_bytes == 64 && std::same_as<T, float>&& std::same_as<Value, float>;
 
 /// The first `count` of them; zeros after those, which are not read.
 template <typename T, std::size_t Size, typename Value>

@@ -31,13 +31,13 @@ struct filter_options {
 
 /// Where a step writes. Spans that are empty are not wanted, `metrics` may be null.
 struct step_outputs {
-  std::span<double> reward{};                            ///< [S]
-  std::span<double> turn_return{};                       ///< [S]
-  std::span<double> advantage{};                         ///< [S] a rejected turn keeps its value
-  std::span<reason_flags> reasons{};                     ///< [S] 0 = kept
-  std::span<importance::turn_statistics> statistics{};   ///< [S]
-  std::span<float> token_advantage{};                    ///< [N] 0 where not kept, masked or in no turn
-  std::span<std::uint8_t> token_mask{};                  ///< [N]
+  std::span<double> reward{};                           ///< [S]
+  std::span<double> turn_return{};                      ///< [S]
+  std::span<double> advantage{};                        ///< [S] a rejected turn keeps its value
+  std::span<reason_flags> reasons{};                    ///< [S] 0 = kept
+  std::span<importance::turn_statistics> statistics{};  ///< [S]
+  std::span<float> token_advantage{};                   ///< [N] 0 where not kept, masked or in no turn
+  std::span<std::uint8_t> token_mask{};                 ///< [N]
   metrics::mismatch_record* metrics = nullptr;
 };
 
@@ -45,8 +45,8 @@ struct step_outputs {
 template <logprob Old, logprob Rollout, real E>
 struct step_inputs {
   token_logprobs<Old, Rollout> tokens{};
-  reward::evaluation<E> evaluation{};       ///< [S] each; all empty with a given reward and no profiling filter
-  std::span<double const> given_reward{};   ///< [S] replaces the recipe's reward; NaN = unscored; empty: not given
+  reward::evaluation<E> evaluation{};      ///< [S] each; all empty with a given reward and no profiling filter
+  std::span<double const> given_reward{};  ///< [S] replaces the recipe's reward; NaN = unscored; empty: not given
 };
 
 namespace detail {
