@@ -25,6 +25,9 @@ struct group_relative_policy {
     bool equal = false;
   };
 
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable  // the host's group is for the host alone
+#endif
   template <typename Group>
   [[nodiscard]] TURNWISE_HOST_DEVICE state prepare(Group const& group) const {
     group_total const total = group.total();

@@ -5,6 +5,7 @@
 #include <turnwise/core/concepts.hpp>
 
 #include <bit>
+#include <concepts>
 #include <cstdint>
 #include <limits>
 
@@ -32,6 +33,16 @@ template <real T>
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_saturated(T d) noexcept {
   return d > static_cast<T>(log_ratio_limit) || d < static_cast<T>(-log_ratio_limit);
+}
+
+/// A log-prob as sums of log-probs take it: within magnitude_limit, which only doubles can leave, so that no sum
+/// overflows.
+template <real T>
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr double bounded_logprob(T value) noexcept {
+  if constexpr (std::same_as<T, float>) return static_cast<double>(value);
+  double const limit = magnitude_limit<double>;
+  double const wide = static_cast<double>(value);
+  return wide < -limit ? -limit : wide > limit ? limit : wide;
 }
 
 namespace detail {

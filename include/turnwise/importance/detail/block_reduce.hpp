@@ -171,6 +171,8 @@ template <bool Masked, bool Small, real T, logprob Old, logprob Rollout>
                        auto const&... mask) __attribute__((always_inline)) {
     vec<T, size> d = old_logprob - rollout_logprob;
     vec<T, size> rollout = rollout_logprob;
+    if constexpr (std::same_as<T, double>)
+      for (std::size_t l = 0; l < size; ++l) rollout[l] = bounded_logprob(double{rollout[l]});
     if constexpr (Masked) {
       vec<word<T>, size> const on = lanes_on<word<T>, size>(mask...);
       d = keep(d, on);
@@ -225,7 +227,7 @@ template <bool Moments, real T, logprob Old, logprob Rollout>
       std::int64_t const index = log_ratio_index(d);
       statistics += {1, index, value, value, 0, is_saturated(d) ? 1 : 0};
       clamped[i - first] = static_cast<double>(index) * log_ratio_unit;
-      rollout[i - first] = static_cast<double>(static_cast<T>(tokens.rollout_logprob[i]));
+      rollout[i - first] = bounded_logprob(static_cast<T>(tokens.rollout_logprob[i]));
     }
     if constexpr (Moments)
       moments.add<false>(first / size % moment_lanes::registers, load<double, size>(clamped),

@@ -1,0 +1,116 @@
+/// @file
+/// Reward of a written kernel, on the device.
+#pragma once
+
+#include <turnwise/gpu/core/device_span.cuh>
+#include <turnwise/gpu/core/status.cuh>
+#include <turnwise/gpu/core/warp.cuh>
+#include <turnwise/reward/kernel_reward.hpp>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace turnwise::gpu::reward {
+
+using turnwise::reward::kernel_reward_options;
+
+/// turnwise::reward::evaluation with its arrays on the device: same meaning, same sizes.
+template <real T>
+struct evaluation {
+  device_span<std::uint8_t const> compiled{};        ///< [S] or empty: all compiled
+  device_span<std::uint8_t const> correct{};         ///< [S]
+  device_span<std::uint8_t const> decoy{};           ///< [S] or empty
+  device_span<std::uint8_t const> rule_violation{};  ///< [S] or empty
+  device_span<T const> speedup{};                    ///< [S] NaN: not measured
+  device_span<T const> generated_us{};               ///< [S]; no profile: empty
+  device_span<T const> total_us{};                   ///< [S]; no profile: empty
+
+  [[nodiscard]] __device__ bool is_compiled(std::size_t s) const { return compiled.empty() || compiled[s] != 0; }
+  [[nodiscard]] __device__ bool is_decoy(std::size_t s) const { return !decoy.empty() && decoy[s] != 0; }
+  [[nodiscard]] __device__ bool breaks_rule(std::size_t s) const {
+    return !rule_violation.empty() && rule_violation[s] != 0;
+  }
+  /// C of turn s.
+  [[nodiscard]] __device__ bool counts_as_correct(std::size_t s) const {
+    return turnwise::reward::is_correct(is_compiled(s), correct[s] != 0, is_decoy(s), breaks_rule(s));
+  }
+};
+
+/// Throws precondition_error unless the arrays have one element a turn; `profile`: the two times may not be empty.
+template <real T>
+void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string_view function, bool profile = false) {
+  auto const check = [&](auto span, std::string_view name) {
+    expects_size(function, name, span.size(), count, "turn");
+  };
+  check(turns.correct, "correct");
+  check(turns.speedup, "speedup");
+  if (profile || !turns.generated_us.empty() || !turns.total_us.empty()) {
+    check(turns.generated_us, "generated_us");
+    check(turns.total_us, "total_us");
+  }
+  if (!turns.compiled.empty()) check(turns.compiled, "compiled");
+  if (!turns.decoy.empty()) check(turns.decoy, "decoy");
+  if (!turns.rule_violation.empty()) check(turns.rule_violation, "rule_violation");
+}
+
+namespace detail {
+
+__device__ inline double missing_reward() { return __longlong_as_double(0x7ff8000000000000ll); }
+
+/// Reward of turn s. An infinite ingredient is reported unless the turn is flagged off; it makes the reward NaN.
+template <real E>
+__device__ double reward_of_turn(evaluation<E> const& turns, kernel_reward_options const& options, bool flagged_off,
+                                 std::int64_t turn, status_record* status) {
+  auto const s = static_cast<std::size_t>(turn);
+  if (!turns.counts_as_correct(s))
+    return turnwise::reward::kernel_penalty(turns.is_compiled(s), turns.is_decoy(s), turns.breaks_rule(s), options);
+  double const speedup = static_cast<double>(turns.speedup[s]);
+  double const generated_us = static_cast<double>(turns.generated_us[s]);
+  double const total_us = static_cast<double>(turns.total_us[s]);
+  if (!flagged_off && (std::isinf(speedup) || std::isinf(generated_us) || std::isinf(total_us))) {
+    report(status, status_code::infinite_ingredient, turn);
+    return missing_reward();
+  }
+  return turnwise::reward::correct_kernel_reward(speedup, generated_us, total_us, options);
+}
+
+template <real E, real T>
+TURNWISE_KERNEL void kernel_reward_kernel(evaluation<E> turns, kernel_reward_options options,
+                                          device_span<reason_flags const> reasons, device_span<T> reward,
+                                          status_record* status) {
+  gpu::detail::for_each_by_thread(static_cast<std::int64_t>(reward.size()), [&](std::int64_t turn) {
+    auto const s = static_cast<std::size_t>(turn);
+    bool const flagged_off = !reasons.empty() && (reasons[s] & reason::invalid) != 0;
+    reward[s] = static_cast<T>(reward_of_turn(turns, options, flagged_off, turn, status));
+  });
+}
+
+}  // namespace detail
+
+/// Reward of each turn from its correctness, speedup and profiling ratio: the device version, with the same bits (of a
+/// NaN reward it is not told which NaN).
+///
+/// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph. One launch, no workspace.
+/// @param[in]  turns    evaluation arrays, [S] each; read only where C = 1.
+/// @param[in]  reasons  [S] as begin_reasons wrote them, or empty; turns flagged off are not judged.
+/// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
+/// @param[in]  status   may be null; gains infinite_ingredient: an infinite speedup or time of a turn with C = 1 that
+///                      is not flagged off. Its reward is NaN.
+/// @throws precondition_error  sizes that differ, options as on the host; nothing is enqueued.
+/// @throws cuda_error          the launch was refused.
+/// @par Complexity  O(S).
+/// @see turnwise::reward::kernel_reward
+template <real E, real T>
+void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& options,
+                   device_span<reason_flags const> reasons, device_span<T> reward, status_record* status,
+                   ::cuda::stream_ref stream) {
+  check_evaluation(turns, reward.size(), "kernel_reward", true);
+  if (!reasons.empty()) expects_size("kernel_reward", "reasons", reasons.size(), reward.size(), "turn");
+  turnwise::reward::detail::check_kernel_reward(options);
+  launch("kernel_reward", detail::kernel_reward_kernel<E, T>, grid_blocks(reward.size(), 256), 256, 0, stream, turns,
+         options, reasons, reward, status);
+}
+
+}  // namespace turnwise::gpu::reward
