@@ -47,15 +47,16 @@ void statistics(benchmark::State& state) {
   batch.turn_begin = device_offsets.view().first(turns);
   batch.turn_end = device_offsets.view().subspan(1);
   device_array<std::byte> const plan_memory{gpu::token_plan_workspace_bytes(turns, tokens, gpu::turn_order::by_tokens)};
-  gpu::token_plan const plan = gpu::make_token_plan(batch, tokens, nullptr, workspace_of(plan_memory), stream,
-                                                    gpu::turn_order::by_tokens);
+  gpu::token_plan const plan =
+      gpu::make_token_plan(batch, tokens, nullptr, workspace_of(plan_memory), stream, gpu::turn_order::by_tokens);
   device_array<turn_statistics> const records{turns};
   device_array<ratio_moments> const sums{moments ? turns : 0};
   device_array<std::byte> const scratch{gpu::importance::log_ratio_statistics_workspace_bytes(tokens, moments)};
   gpu::token_logprobs<T, T> const arrays{old_logprob.view(), rollout_logprob.view(), {}};
 
   for (auto _ : state) {
-    double const read = read_seconds(old_logprob.span().data(), rollout_logprob.span().data(), tokens * sizeof(T), stream);
+    double const read =
+        read_seconds(old_logprob.span().data(), rollout_logprob.span().data(), tokens * sizeof(T), stream);
     double const ours = median_seconds(stream, 15, [&](int) {
       if (moments)
         gpu::importance::log_ratio_statistics(plan, arrays, records.span(), sums.span(), workspace_of(scratch), stream);
@@ -63,7 +64,8 @@ void statistics(benchmark::State& state) {
         gpu::importance::log_ratio_statistics(plan, arrays, records.span(), workspace_of(scratch), stream);
     });
     double const token_bytes = 2.0 * static_cast<double>(tokens * sizeof(T));
-    double const turn_bytes = static_cast<double>(turns) * (16.0 + sizeof(turn_statistics) + (moments ? sizeof(ratio_moments) : 0));
+    double const turn_bytes =
+        static_cast<double>(turns) * (16.0 + sizeof(turn_statistics) + (moments ? sizeof(ratio_moments) : 0));
     state.SetIterationTime(ours);
     state.counters["of_read"] = read / ours;
     state.counters["of_read_with_records"] = read * (1 + turn_bytes / token_bytes) / ours;

@@ -54,7 +54,8 @@ TURNWISE_KERNEL void difference_kernel(float const* a, float const* b, float* d,
 TURNWISE_KERNEL void broadcast_kernel(std::int64_t const* offsets, double const* advantage, float* out) {
   std::int64_t const begin = offsets[blockIdx.x];
   std::int64_t const end = offsets[blockIdx.x + 1];
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += blockDim.x) out[i] = static_cast<float>(advantage[blockIdx.x]);
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+    out[i] = static_cast<float>(advantage[blockIdx.x]);
 }
 
 /// A captured graph.
@@ -81,7 +82,8 @@ class graph {
 
 /// Median seconds of replaying graphs in rotation.
 double rotation_seconds(cudaStream_t stream, std::vector<graph> const& graphs) {
-  return median_seconds(stream, 15, [&](int i) { graphs[static_cast<std::size_t>(i) % graphs.size()].replay(stream); }, 8);
+  return median_seconds(
+      stream, 15, [&](int i) { graphs[static_cast<std::size_t>(i) % graphs.size()].replay(stream); }, 8);
 }
 
 void step(benchmark::State& state) {
@@ -110,8 +112,7 @@ void step(benchmark::State& state) {
                                .trajectory_id = trajectory.view()};
   device_array<std::byte> const group_memory{
       gpu::grouping_workspace_bytes(turns, batch.group.size(), turnwise::group_by::turn)};
-  device_array<std::byte> const plan_memory{
-      gpu::token_plan_workspace_bytes(turns, tokens, gpu::turn_order::by_tokens)};
+  device_array<std::byte> const plan_memory{gpu::token_plan_workspace_bytes(turns, tokens, gpu::turn_order::by_tokens)};
   device_array<std::byte> const memory{gpu::recipe::dr_kernel_workspace_bytes(turns, tokens)};
   device_array<double> const advantage{turns}, other_advantage{turns};
   auto const options = turnwise::recipe::dr_kernel_options::released();
@@ -188,8 +189,7 @@ void step(benchmark::State& state) {
       cub::DeviceSegmentedReduce::Min(cub_memory.span().data(), bytes, difference.span().data(), minima.span().data(),
                                       static_cast<std::int64_t>(turns), offsets.span().data(),
                                       offsets.span().data() + 1, stream);
-      gpu::advantage::leave_one_out<double>(groups, advantage.view(), {}, {}, other_advantage.span(), nullptr,
-                                            stream);
+      gpu::advantage::leave_one_out<double>(groups, advantage.view(), {}, {}, other_advantage.span(), nullptr, stream);
       gpu::launch("broadcast", broadcast_kernel, static_cast<unsigned>(turns), 256, 0, stream, offsets.span().data(),
                   advantage.span().data(), token_advantage[i].span().data());
     });

@@ -62,8 +62,18 @@ std::vector<T> values(unsigned seed, std::size_t count, bool odd) {
   std::normal_distribution<float> around{-1.0f, 0.5f};
   std::vector<T> result;
   constexpr float infinity = std::numeric_limits<float>::infinity();
-  float const strange[]{std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 3e38f, -3e38f, 64.0f,
-                        -65.0f, 1e-40f, -0.0f, 0.0f, 1000.0f, -1000.0f};
+  float const strange[]{std::numeric_limits<float>::quiet_NaN(),
+                        infinity,
+                        -infinity,
+                        3e38f,
+                        -3e38f,
+                        64.0f,
+                        -65.0f,
+                        1e-40f,
+                        -0.0f,
+                        0.0f,
+                        1000.0f,
+                        -1000.0f};
   for (std::size_t i = 0; i < count; ++i) {
     float value = around(generator);
     if (odd && generator() % 900 == 0) value = strange[generator() % 12];
@@ -158,44 +168,43 @@ void compare(token_batch const& batch, bool odd, bool masked, std::size_t shift,
 }  // namespace
 
 TEST_SUITE("gpu/importance/log_ratio_statistics" * doctest::skip(!has_device())) {
-
-TEST_CASE("same bits as the host, any mean length, mask, order and alignment") {
-  unsigned seed = 0;
-  for (double const mean : {1.0, 6.0, 40.0, 300.0, 3000.0})
-    for (bool const shuffled : {false, true})
-      for (std::size_t const shift : {0, 1, 3}) {
-        CAPTURE(mean);
-        CAPTURE(shuffled);
-        CAPTURE(shift);
-        ++seed;
-        token_batch const batch{seed, mean > 1000 ? 40u : 700u, mean, shuffled, seed % 2 == 0};
-        auto const known = shuffled ? gpu::turn_order::unknown : gpu::turn_order::by_tokens;
-        compare<float, float>(batch, seed % 3 == 0, seed % 4 == 1, shift, known);
-      }
-}
-
-TEST_CASE("half types, doubles and mixed types") {
-  token_batch const batch{99, 300, 90, true, true};
-  for (std::size_t const shift : {0, 1}) {
-    compare<__nv_bfloat16, __nv_bfloat16>(batch, true, true, shift, gpu::turn_order::unknown);
-    compare<__half, float>(batch, true, false, shift, gpu::turn_order::unknown);
-    compare<float, __nv_bfloat16>(batch, false, true, shift, gpu::turn_order::unknown);
-    compare<double, double>(batch, true, true, shift, gpu::turn_order::unknown);
-    compare<float, double>(batch, true, false, shift, gpu::turn_order::unknown);
+  TEST_CASE("same bits as the host, any mean length, mask, order and alignment") {
+    unsigned seed = 0;
+    for (double const mean : {1.0, 6.0, 40.0, 300.0, 3000.0})
+      for (bool const shuffled : {false, true})
+        for (std::size_t const shift : {0, 1, 3}) {
+          CAPTURE(mean);
+          CAPTURE(shuffled);
+          CAPTURE(shift);
+          ++seed;
+          token_batch const batch{seed, mean > 1000 ? 40u : 700u, mean, shuffled, seed % 2 == 0};
+          auto const known = shuffled ? gpu::turn_order::unknown : gpu::turn_order::by_tokens;
+          compare<float, float>(batch, seed % 3 == 0, seed % 4 == 1, shift, known);
+        }
   }
-}
 
-TEST_CASE("CU-06 no turns, turns without tokens, no tokens at all") {
-  token_batch empty{1, 0, 1, false, false};
-  compare<float, float>(empty, false, false, 0, gpu::turn_order::unknown);
-  token_batch hollow{1, 0, 1, false, false};
-  hollow.begin = hollow.end = {0, 0, 0};
-  compare<float, float>(hollow, false, false, 0, gpu::turn_order::unknown);
-  compare<float, float>(hollow, false, false, 0, gpu::turn_order::by_tokens);
-  token_batch inside{5, 20, 50, false, false};
-  inside.begin.push_back(10);
-  inside.end.push_back(10);
-  compare<float, float>(inside, false, false, 0, gpu::turn_order::unknown);
-}
+  TEST_CASE("half types, doubles and mixed types") {
+    token_batch const batch{99, 300, 90, true, true};
+    for (std::size_t const shift : {0, 1}) {
+      compare<__nv_bfloat16, __nv_bfloat16>(batch, true, true, shift, gpu::turn_order::unknown);
+      compare<__half, float>(batch, true, false, shift, gpu::turn_order::unknown);
+      compare<float, __nv_bfloat16>(batch, false, true, shift, gpu::turn_order::unknown);
+      compare<double, double>(batch, true, true, shift, gpu::turn_order::unknown);
+      compare<float, double>(batch, true, false, shift, gpu::turn_order::unknown);
+    }
+  }
+
+  TEST_CASE("CU-06 no turns, turns without tokens, no tokens at all") {
+    token_batch empty{1, 0, 1, false, false};
+    compare<float, float>(empty, false, false, 0, gpu::turn_order::unknown);
+    token_batch hollow{1, 0, 1, false, false};
+    hollow.begin = hollow.end = {0, 0, 0};
+    compare<float, float>(hollow, false, false, 0, gpu::turn_order::unknown);
+    compare<float, float>(hollow, false, false, 0, gpu::turn_order::by_tokens);
+    token_batch inside{5, 20, 50, false, false};
+    inside.begin.push_back(10);
+    inside.end.push_back(10);
+    compare<float, float>(inside, false, false, 0, gpu::turn_order::unknown);
+  }
 
 }  // TEST_SUITE

@@ -76,8 +76,8 @@ struct step_case {
     std::shuffle(keys.begin(), keys.end(), random);
     trajectory_offsets.push_back(0);
     std::int64_t tokens = 0;
-    float const strange[]{std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f, 70.0f,
-                          -0.0f, -20.0f};
+    float const strange[]{
+        std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -3e38f, 70.0f, -0.0f, -20.0f};
     for (key const& one : keys) {
       group.push_back(one.group);
       trajectory.push_back(one.trajectory);
@@ -93,7 +93,8 @@ struct step_case {
         compiled.push_back(!one_in(10));
         correct.push_back(one_in(2));
         decoy.push_back(one_in(11));
-        speedup.push_back(one_in(20) ? std::numeric_limits<float>::quiet_NaN() : static_cast<float>(random() % 500) * 0.01f);
+        speedup.push_back(one_in(20) ? std::numeric_limits<float>::quiet_NaN()
+                                     : static_cast<float>(random() % 500) * 0.01f);
         total_us.push_back(one_in(15) ? 0.0f : 50.0f);
         generated_us.push_back(static_cast<float>(random() % 55));
       }
@@ -113,8 +114,8 @@ class device_step {
  public:
   explicit device_step(step_case const& one)
       : turns_(one.begin.size()),
-        numbers_{on_device(one.begin),      on_device(one.end),        on_device(one.trajectory_offsets),
-                 on_device(one.group),      on_device(one.trajectory), on_device(one.turn_index)},
+        numbers_{on_device(one.begin), on_device(one.end),        on_device(one.trajectory_offsets),
+                 on_device(one.group), on_device(one.trajectory), on_device(one.turn_index)},
         flags_{on_device(one.turn_valid), on_device(one.mask), on_device(one.compiled), on_device(one.correct),
                on_device(one.decoy)},
         floats_{on_device(one.old_logprob), on_device(one.rollout_logprob), on_device(one.speedup),

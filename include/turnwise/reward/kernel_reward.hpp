@@ -159,10 +159,10 @@ void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& opti
   for (std::size_t s = 0; s < reward.size(); ++s)
     reward[s] =
         static_cast<T>(turns.counts_as_correct(s)
-                        ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
-                        : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0,
-                                         !turns.decoy.empty() && turns.decoy[s] != 0,
-                                         !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options));
+                           ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
+                           : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0,
+                                            !turns.decoy.empty() && turns.decoy[s] != 0,
+                                            !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options));
 }
 
 }  // namespace turnwise::reward

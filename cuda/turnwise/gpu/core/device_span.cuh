@@ -19,8 +19,8 @@ class device_span {
   TURNWISE_HOST_DEVICE constexpr device_span(T* data, std::size_t size) noexcept : data_(data), size_(size) {}
   /// From a span of mutable elements.
   template <typename U>
-    requires(std::is_same_v<T, U const> && !std::is_same_v<T, U>)
-  TURNWISE_HOST_DEVICE constexpr device_span(device_span<U> other) noexcept
+  requires(std::is_same_v<T, U const> && !std::is_same_v<T, U>) TURNWISE_HOST_DEVICE
+      constexpr device_span(device_span<U> other) noexcept
       : data_(other.data()), size_(other.size()) {}
 
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr T* data() const noexcept { return data_; }

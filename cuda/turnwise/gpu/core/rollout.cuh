@@ -13,14 +13,14 @@ namespace turnwise::gpu {
 
 /// turnwise::rollout_view with its arrays on the device: same meaning, same sizes.
 struct rollout_view {
-  std::size_t turns = 0;                                  ///< S
-  device_span<std::int64_t const> turn_begin{};           ///< [S], or empty for calls that read no tokens
-  device_span<std::int64_t const> turn_end{};             ///< [S], or empty likewise
-  device_span<std::int64_t const> trajectory_offsets{};   ///< [J + 1]
-  device_span<std::int64_t const> group_id{};             ///< [J]
-  device_span<std::int64_t const> trajectory_id{};        ///< [J]
-  device_span<std::int64_t const> turn_index{};           ///< [S], or empty: position
-  device_span<std::uint8_t const> turn_valid{};           ///< [S], or empty: all on
+  std::size_t turns = 0;                                 ///< S
+  device_span<std::int64_t const> turn_begin{};          ///< [S], or empty for calls that read no tokens
+  device_span<std::int64_t const> turn_end{};            ///< [S], or empty likewise
+  device_span<std::int64_t const> trajectory_offsets{};  ///< [J + 1]
+  device_span<std::int64_t const> group_id{};            ///< [J]
+  device_span<std::int64_t const> trajectory_id{};       ///< [J]
+  device_span<std::int64_t const> turn_index{};          ///< [S], or empty: position
+  device_span<std::uint8_t const> turn_valid{};          ///< [S], or empty: all on
 
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t trajectories() const noexcept { return group_id.size(); }
 

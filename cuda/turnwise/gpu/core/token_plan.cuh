@@ -40,11 +40,11 @@ struct alignas(16) chunk_turns {
 struct token_plan {
   std::size_t tokens = 0;
   std::size_t turns = 0;
-  device_span<std::int64_t const> begin{};        ///< [S] in token order
-  device_span<std::int64_t const> end{};          ///< [S] in token order
-  device_span<std::int64_t const> order{};        ///< [S] turn at each place; empty: the place
-  device_span<std::int64_t const> active{};       ///< [1] places that are in token order; turns without tokens follow
-  device_span<chunk_turns const> chunks{};        ///< [chunk_count(N)]
+  device_span<std::int64_t const> begin{};   ///< [S] in token order
+  device_span<std::int64_t const> end{};     ///< [S] in token order
+  device_span<std::int64_t const> order{};   ///< [S] turn at each place; empty: the place
+  device_span<std::int64_t const> active{};  ///< [1] places that are in token order; turns without tokens follow
+  device_span<chunk_turns const> chunks{};   ///< [chunk_count(N)]
 
   [[nodiscard]] __device__ std::int64_t turn_at(std::int64_t place) const noexcept {
     return order.empty() ? place : order[static_cast<std::size_t>(place)];

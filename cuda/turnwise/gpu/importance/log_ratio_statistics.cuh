@@ -112,8 +112,7 @@ struct lane_turn {
     read(plan, turns, 0, chunk_begin);
   }
   /// This lane's turn among the `warp_lanes / width` from `first` on; no tokens if there is none.
-  __device__ void read(token_plan const& plan, chunk_turns const& turns, std::int64_t first,
-                       std::int64_t chunk_begin) {
+  __device__ void read(token_plan const& plan, chunk_turns const& turns, std::int64_t first, std::int64_t chunk_begin) {
     std::int64_t const turn = first + static_cast<int>(threadIdx.x % warp_lanes) / width;
     bool const has_turn = turn < turns.count;
     begin = has_turn ? plan.begin[turns.first + turn] : chunk_begin;
@@ -140,7 +139,7 @@ __device__ void reduce_turns(token_plan const& plan, warp_store<Wide, Moments>& 
     bool const leads = turn < turns.count && lane % mine.width == 0;
     bool const crosses = mine.begin < chunk_begin || mine.end > chunk_end;
     if (leads && (crosses || !plan.order.empty()))
-      out.store(sums, chunk, plan.turn_at(turns.first + turn), mine.begin < chunk_begin, mine.end > chunk_end);
+      out.store(sums, chunk, plan.turn_at(turns.first + turn), mine.begin<chunk_begin, mine.end> chunk_end);
     if (plan.order.empty())
       store_together(store.records, sums, leads && !crosses, turns.first + first, lane / mine.width, out);
   }
@@ -187,8 +186,9 @@ __device__ bool reduce_registers(token_plan const& plan, chunk_registers<Old, Ro
 
 /// Blocks that a multiprocessor shall hold: what lets the loads of a chunk stay in registers (measured on an H200).
 template <logprob Old, logprob Rollout, bool Moments>
-inline constexpr unsigned chunk_blocks_resident =
-    Moments || sizeof(log_ratio_t<Old, Rollout>) > 4 ? 4 : sizeof(Old) + sizeof(Rollout) > 4 ? 5 : 8;
+inline constexpr unsigned chunk_blocks_resident = Moments || sizeof(log_ratio_t<Old, Rollout>) > 4 ? 4
+                                                  : sizeof(Old) + sizeof(Rollout) > 4              ? 5
+                                                                                                   : 8;
 
 /// Work that has nothing to do with tokens and rides along in the first blocks of a pass over them: none.
 struct no_side_work {
@@ -240,8 +240,8 @@ TURNWISE_KERNEL void __launch_bounds__(chunk_warps<Moments>* warp_lanes, chunk_b
       for (std::int64_t i = threadIdx.x % warp_lanes; i < chunk_tokens && first + i < size; i += warp_lanes) {
         bool const on = tokens.mask.empty() || tokens.mask[first + i] != 0;
         Rollout const rollout_logprob = tokens.rollout_logprob[first + i];
-        store.d[i] = on ? turnwise::importance::log_ratio(tokens.old_logprob[first + i], rollout_logprob)
-                        : masked_value<wide>();
+        store.d[i] =
+            on ? turnwise::importance::log_ratio(tokens.old_logprob[first + i], rollout_logprob) : masked_value<wide>();
         if constexpr (Moments) store.rollout[i] = static_cast<wide>(rollout_logprob);
       }
       __syncwarp();
@@ -307,7 +307,8 @@ TURNWISE_KERNEL void join_kernel(token_plan plan, chunk_outputs<Moments> out) {
   auto const chunks = static_cast<std::int64_t>(plan.chunks.size());
   auto const stride = std::int64_t{gridDim.x} * blockDim.x;
   auto const thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (std::int64_t first_of_warp = thread - threadIdx.x % warp_lanes; first_of_warp < chunks; first_of_warp += stride) {
+  for (std::int64_t first_of_warp = thread - threadIdx.x % warp_lanes; first_of_warp < chunks;
+       first_of_warp += stride) {
     std::int64_t const chunk = first_of_warp + threadIdx.x % warp_lanes;
     chunk_turns const turns = chunk < chunks ? plan.chunks[static_cast<std::size_t>(chunk)] : chunk_turns{};
     // The part of a turn that crosses a whole chunk is not its first.
@@ -347,8 +348,9 @@ void check_call(token_plan const& plan, token_logprobs<Old, Rollout> const& toke
 }
 
 template <bool Moments, logprob Old, logprob Rollout>
-void enqueue(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens, device_span<turn_statistics> statistics,
-             device_span<ratio_moments> moments, workspace& scratch, ::cuda::stream_ref stream) {
+void enqueue(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
+             device_span<turn_statistics> statistics, device_span<ratio_moments> moments, workspace& scratch,
+             ::cuda::stream_ref stream) {
   chunk_outputs<Moments> out{plan.tokens, scratch};
   if (plan.turns == 0) return;
   out.turn = statistics;

@@ -32,13 +32,13 @@ struct step_inputs {
 
 /// Where a step writes; spans that are empty are not wanted.
 struct step_outputs {
-  device_span<double> reward{};                ///< [S]
-  device_span<double> turn_return{};           ///< [S]
-  device_span<double> advantage{};             ///< [S]
-  device_span<reason_flags> reasons{};         ///< [S]
-  device_span<turn_statistics> statistics{};   ///< [S]
-  device_span<float> token_advantage{};        ///< [N]
-  device_span<std::uint8_t> token_mask{};      ///< [N]
+  device_span<double> reward{};               ///< [S]
+  device_span<double> turn_return{};          ///< [S]
+  device_span<double> advantage{};            ///< [S]
+  device_span<reason_flags> reasons{};        ///< [S]
+  device_span<turn_statistics> statistics{};  ///< [S]
+  device_span<float> token_advantage{};       ///< [N]
+  device_span<std::uint8_t> token_mask{};     ///< [N]
 };
 
 namespace detail {
@@ -169,7 +169,8 @@ TURNWISE_KERNEL void __launch_bounds__(gpu::detail::warp_block_threads)
   bool const filters = blockIdx.x < filter_blocks;
   auto const block = std::int64_t{filters ? blockIdx.x : blockIdx.x - filter_blocks};
   auto const warp = (block * blockDim.x + threadIdx.x) / gpu::detail::lanes;
-  auto const warps = std::int64_t{filters ? filter_blocks : gridDim.x - filter_blocks} * blockDim.x / gpu::detail::lanes;
+  auto const warps =
+      std::int64_t{filters ? filter_blocks : gridDim.x - filter_blocks} * blockDim.x / gpu::detail::lanes;
   if (call.groups.counts->broken != 0) {  // no turn has a trajectory
     if (filters && filter_blocks != gridDim.x) return;
     for (auto s = warp * gpu::detail::lanes + gpu::detail::lane_id(); s < static_cast<std::int64_t>(batch.turns);
@@ -259,9 +260,12 @@ void dr_kernel(rollout_view const& batch, grouping const& groups, token_plan con
   importance::detail::enqueue_chunks(plan, inputs.tokens, blocks.chunks, stream, judge, batch.trajectories());
 
   bool const kept = options.advantage.members == turnwise::advantage::baseline_members::kept;
-  advantage::detail::group_call<double> const call{
-      groups,        blocks.out.turn_return, kept ? blocks.out.reasons : blocks.validity, options.advantage.members,
-      blocks.out.advantage, status};
+  advantage::detail::group_call<double> const call{groups,
+                                                   blocks.out.turn_return,
+                                                   kept ? blocks.out.reasons : blocks.validity,
+                                                   options.advantage.members,
+                                                   blocks.out.advantage,
+                                                   status};
   turnwise::advantage::detail::leave_one_out_policy const policy{options.advantage};
   auto const decide = [&](unsigned filter_blocks, unsigned group_blocks) {
     launch("dr_kernel: decide", detail::decide_kernel<turnwise::advantage::detail::leave_one_out_policy>,

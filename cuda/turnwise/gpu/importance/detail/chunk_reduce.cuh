@@ -78,8 +78,8 @@ struct lane_sums {
     std::int64_t const index = on ? turnwise::importance::log_ratio_index(d) : 0;
     sum += index;
     if constexpr (Moments) {
-      auto const [k3, excess] = turnwise::importance::excess_of(static_cast<double>(index) *
-                                                                turnwise::importance::log_ratio_unit);
+      auto const [k3, excess] =
+          turnwise::importance::excess_of(static_cast<double>(index) * turnwise::importance::log_ratio_unit);
       moments.k3 += k3;
       moments.excess_squared = fma(excess, excess, moments.excess_squared);
       moments.rollout_logprob += on ? turnwise::importance::bounded_logprob(rollout_logprob) : 0.0;
@@ -122,16 +122,14 @@ struct lane_sums {
 
   /// Adding +0 turns -0 into +0.
   [[nodiscard]] __device__ turn_statistics statistics() const {
-    return {count,      sum,      static_cast<double>(min) + 0.0, static_cast<double>(max) + 0.0,
-            non_finite, saturated};
+    return {count, sum, static_cast<double>(min) + 0.0, static_cast<double>(max) + 0.0, non_finite, saturated};
   }
 };
 
 /// Sums of up to block_tokens small or masked log ratios; `Near`: all within +-small_log_ratio, where moments are cheap.
 /// The scaling by 2^24 is exact, the hardware's conversion rounds to nearest even.
 template <bool Masked, bool Moments, bool Near = false>
-__device__ block_sums<Moments> reduce_block(float const* d, float const* rollout,
-                                             int count = block_tokens) {
+__device__ block_sums<Moments> reduce_block(float const* d, float const* rollout, int count = block_tokens) {
   block_sums<Moments> block{};
   block.count = Masked ? 0 : count;
   block.min = INFINITY;
@@ -146,8 +144,8 @@ __device__ block_sums<Moments> reduce_block(float const* d, float const* rollout
     block.min = fminf(block.min, d[k]);  // pass over NaN
     block.max = fmaxf(block.max, d[k]);
     if constexpr (Moments) {
-      auto const [k3, excess] = turnwise::importance::excess_of<Near>(static_cast<double>(index) *
-                                                                      turnwise::importance::log_ratio_unit);
+      auto const [k3, excess] =
+          turnwise::importance::excess_of<Near>(static_cast<double>(index) * turnwise::importance::log_ratio_unit);
       block.k3 += k3;
       block.excess_squared = fma(excess, excess, block.excess_squared);
       block.rollout_logprob += on ? static_cast<double>(rollout[k]) : 0.0;
@@ -162,7 +160,8 @@ __device__ void load_vector(T const* from, T (&to)[Count]) {
   static_assert(Count * sizeof(T) % 16 == 0);
   uint4 words[Count * sizeof(T) / 16];
 #pragma unroll
-  for (unsigned w = 0; w < Count * sizeof(T) / 16; ++w) words[w] = __ldcs(reinterpret_cast<uint4 const*>(from) + w);  // read once
+  for (unsigned w = 0; w < Count * sizeof(T) / 16; ++w)
+    words[w] = __ldcs(reinterpret_cast<uint4 const*>(from) + w);  // read once
   __builtin_memcpy(&to, &words, sizeof to);
 }
 
