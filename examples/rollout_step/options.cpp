@@ -180,6 +180,10 @@ step_options make_options(command_line const& given) {
   options.json = given.json;
   override_choice(options.recipe, given.recipe);
   override_choice(options.backend, given.backend);
+#ifndef TURNWISE_STEP_CUDA
+  refuse(options.backend == backend_name::cuda, "--backend",
+         "this turnwise-step was built without CUDA (CMake option TURNWISE_CUDA)");
+#endif
   if (options.is_dr_kernel())
     apply_dr_kernel(given, options);
   else

@@ -16,7 +16,7 @@ namespace rollout_step {
 
 enum class recipe_name : std::uint8_t { dr_kernel, kernel_zero };
 enum class preset_name : std::uint8_t { paper, released };
-enum class backend_name : std::uint8_t { cpu };
+enum class backend_name : std::uint8_t { cpu, cuda };
 
 /// A word of the command line and what it stands for.
 template <typename E>
@@ -37,7 +37,8 @@ inline constexpr std::array recipe_choices{choice<recipe_name>{"dr_kernel", reci
                                            choice<recipe_name>{"kernel_zero", recipe_name::kernel_zero}};
 inline constexpr std::array preset_choices{choice<preset_name>{"paper", preset_name::paper},
                                            choice<preset_name>{"released", preset_name::released}};
-inline constexpr std::array backend_choices{choice<backend_name>{"cpu", backend_name::cpu}};
+inline constexpr std::array backend_choices{choice<backend_name>{"cpu", backend_name::cpu},
+                                            choice<backend_name>{"cuda", backend_name::cuda}};
 inline constexpr std::array group_by_choices{choice<turnwise::group_by>{"prompt", turnwise::group_by::group},
                                              choice<turnwise::group_by>{"turn", turnwise::group_by::turn}};
 inline constexpr std::array scope_choices{choice<scope>{"turn", scope::turn},

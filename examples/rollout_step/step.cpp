@@ -1,8 +1,11 @@
 #include "step.hpp"
 
+#include "backend.hpp"
+
 #include <turnwise/rejection/ratio_band.hpp>
 
 #include <chrono>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -10,7 +13,6 @@ namespace rollout_step {
 namespace {
 
 using turnwise::reason_flags;
-using turnwise::importance::turn_statistics;
 
 template <typename T>
 std::vector<T> gathered(turnwise::rollout const& order, std::vector<T> const& rows) {
@@ -35,54 +37,58 @@ evaluation_rows gathered(turnwise::rollout const& order, evaluation_rows const& 
           .total_us = gathered(order, rows.total_us)};
 }
 
-/// What the recipe writes, in the order of the turns.
-struct turn_results {
-  std::vector<double> reward, turn_return, advantage;
-  std::vector<reason_flags> reasons;
-  std::vector<turn_statistics> statistics;
-
-  explicit turn_results(std::size_t turns)
-      : reward(turns), turn_return(turns), advantage(turns), reasons(turns), statistics(turns) {}
-};
-
-/// Calls the recipe and returns the seconds it took.
+/// Calls the recipe; its time is that of the call alone.
 template <typename Old, typename Rollout>
-double call_recipe(turnwise::rollout_view const& batch,
-                   turnwise::recipe::step_inputs<Old, Rollout, double> const& inputs, step_options const& options,
-                   turnwise::recipe::step_outputs const& out) {
+turn_results run_on_cpu(recipe_inputs const& inputs, step_options const& options, std::vector<Old> const& old_logprob,
+                        std::vector<Rollout> const& rollout_logprob) {
+  turn_results turns(inputs.batch.turns(), inputs.tokens());
+  turnwise::recipe::step_inputs<Old, Rollout, double> const recipe_inputs{
+      .tokens = {.old_logprob = old_logprob, .rollout_logprob = rollout_logprob, .mask = inputs.token_mask},
+      .evaluation = inputs.evaluation,
+      .given_reward = inputs.given_reward};
+  turnwise::recipe::step_outputs const out{.reward = turns.reward,
+                                           .turn_return = turns.turn_return,
+                                           .advantage = turns.advantage,
+                                           .reasons = turns.reasons,
+                                           .statistics = turns.statistics,
+                                           .token_advantage = turns.token_advantage,
+                                           .metrics = &turns.metrics};
   auto const start = std::chrono::steady_clock::now();
   if (options.is_dr_kernel())
-    turnwise::recipe::dr_kernel(batch, inputs, options.dr_kernel, options.key, out);
+    turnwise::recipe::dr_kernel(inputs.batch, recipe_inputs, options.dr_kernel, options.key, out);
   else
-    turnwise::recipe::kernel_zero(batch, inputs, options.kernel_zero, options.key, out);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    turnwise::recipe::kernel_zero(inputs.batch, recipe_inputs, options.kernel_zero, options.key, out);
+  turns.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return turns;
 }
 
-template <typename Old, typename Rollout>
-step_result run_on_cpu(input_rows const& rows, turnwise::rollout const& order, step_options const& options,
-                       std::vector<Old> const& old_logprob, std::vector<Rollout> const& rollout_logprob) {
+turn_results run_recipe(recipe_inputs const& inputs, step_options const& options) {
+#ifdef TURNWISE_STEP_CUDA
+  if (options.backend == backend_name::cuda) return run_on_cuda(inputs, options);
+#endif
+  return std::visit(
+      [&](auto const& old_logprob, auto const& rollout_logprob) {
+        return run_on_cpu(inputs, options, old_logprob, rollout_logprob);
+      },
+      inputs.old_logprob, inputs.rollout_logprob);
+}
+
+}  // namespace
+
+step_result run_step(input_rows const& rows, turnwise::rollout const& order, step_options const& options) {
   evaluation_rows const evaluation = rows.evaluation ? gathered(order, *rows.evaluation) : evaluation_rows{};
   std::vector<double> const reward = rows.reward ? gathered(order, *rows.reward) : std::vector<double>{};
   turnwise::rollout_view const batch = order.view();
-  turn_results turns(rows.turns());
-  step_result result;
-  result.token_advantage.resize(rows.tokens());
-  result.seconds = call_recipe<Old, Rollout>(
-      batch,
-      {.tokens = {.old_logprob = old_logprob, .rollout_logprob = rollout_logprob, .mask = rows.token_mask},
-       .evaluation = evaluation.view(),
-       .given_reward = reward},
-      options,
-      {.reward = turns.reward,
-       .turn_return = turns.turn_return,
-       .advantage = turns.advantage,
-       .reasons = turns.reasons,
-       .statistics = turns.statistics,
-       .token_advantage = result.token_advantage,
-       .metrics = &result.metrics});
-
+  turn_results turns = run_recipe({.batch = batch,
+                                   .old_logprob = rows.old_logprob,
+                                   .rollout_logprob = rows.rollout_logprob,
+                                   .token_mask = rows.token_mask,
+                                   .evaluation = evaluation.view(),
+                                   .given_reward = reward},
+                                  options);
   std::vector<double> ratio(rows.turns());
   turnwise::rejection::geometric_ratio(batch, turns.statistics, turns.reasons, options.band().level, ratio);
+  step_result result;
   result.reward = scattered(order, turns.reward);
   result.turn_return = scattered(order, turns.turn_return);
   result.advantage = scattered(order, turns.advantage);
@@ -90,21 +96,10 @@ step_result run_on_cpu(input_rows const& rows, turnwise::rollout const& order, s
   result.geometric_ratio = scattered(order, ratio);
   result.keep.reserve(result.reason.size());
   for (reason_flags const reasons : result.reason) result.keep.push_back(turnwise::is_kept(reasons));
+  result.token_advantage = std::move(turns.token_advantage);
+  result.metrics = turns.metrics;
+  result.seconds = turns.seconds;
   return result;
-}
-
-}  // namespace
-
-step_result run_step(input_rows const& rows, turnwise::rollout const& order, step_options const& options) {
-  switch (options.backend) {
-    case backend_name::cpu:
-      break;
-  }
-  return std::visit(
-      [&](auto const& old_logprob, auto const& rollout_logprob) {
-        return run_on_cpu(rows, order, options, old_logprob, rollout_logprob);
-      },
-      rows.old_logprob, rows.rollout_logprob);
 }
 
 }  // namespace rollout_step

@@ -17,7 +17,7 @@ struct step_result {
   std::vector<double> geometric_ratio;                 ///< [S] at the level of the ratio band
   std::vector<float> token_advantage;                  ///< [N]
   turnwise::metrics::mismatch_record metrics;
-  double seconds = 0;  ///< of the recipe's call alone
+  double seconds = 0;  ///< of the recipe's call alone; on a GPU with the transfers to and from it
 };
 
 /// Runs the chosen recipe on the chosen backend.

@@ -236,7 +236,9 @@ std::string table_report(step_summary const& summary, step_options const& option
   if (!summary.warnings.empty()) text += heading("WARNINGS");
   for (auto const& one : summary.warnings) text += "  " + left(one.name, 18) + one.text + '\n';
   double const rate = result.seconds > 0 ? static_cast<double>(summary.tokens) / result.seconds : 0.0;
-  text += '\n' + left("time", 10) + number_text(1e3 * result.seconds, 3) + " ms for the step, " +
+  bool const on_gpu = options.backend == backend_name::cuda;
+  text += '\n' + left("time", 10) + number_text(1e3 * result.seconds, 3) +
+          (on_gpu ? " ms for the step on the GPU with transfers, " : " ms for the step, ") +
           number_text(rate / 1e6, 3) + " M tokens/s\n";
   if (options.output) text += left("saved", 10) + options.output->string() + '\n';
   return without_trailing_spaces(text);

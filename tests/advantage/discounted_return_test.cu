@@ -52,7 +52,7 @@ gpu::status_record compare(ragged_batch<T> const& batch, std::vector<T> const& r
 
 TEST_SUITE("gpu/advantage/discounted_return" * doctest::skip(!has_device())) {
   TEST_CASE_TEMPLATE("the host's bits, all options", T, float, double) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {
       auto const batch = random_batch<T>(seed);
       for (double const gamma : {0.0, 0.4, 1.0})
         for (auto const unscored : {unscored_policy::exclude, unscored_policy::zero}) {

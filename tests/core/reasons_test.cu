@@ -8,7 +8,7 @@ using namespace support;
 
 TEST_SUITE("gpu/core/reasons" * doctest::skip(!has_device())) {
   TEST_CASE("begin_reasons: the host's flags, with and without turn_valid") {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 1; seed <= seeds(20); ++seed) {
       auto batch = random_batch<double>(seed);
       if (seed % 4 == 0) batch.turn_valid.clear();
       auto const expected = batch.reasons();

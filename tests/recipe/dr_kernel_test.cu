@@ -51,7 +51,7 @@ TEST_SUITE("gpu/recipe/dr_kernel" * doctest::skip(!has_device())) {
   }
 
   TEST_CASE("the host's bits on a hundred random ragged batches, every option") {
-    for (unsigned seed = 0; seed < 100; ++seed) {
+    for (unsigned seed = 0; seed < seeds(100); ++seed) {
       CAPTURE(seed);
       step_case const one{seed, seed % 3 == 0 ? 300 : 12, seed % 5 == 0 ? 3000.0 : 60.0};
       auto options = seed % 2 == 0 ? dr_kernel_options::paper() : dr_kernel_options::released();

@@ -47,7 +47,7 @@ void compare(std::uint64_t seed) {
 
 TEST_SUITE("gpu/rejection/profiling_filter" * doctest::skip(!has_device())) {
   TEST_CASE("the host's draws and flags, all options") {
-    for (std::uint64_t seed = 0; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 0; seed <= seeds(20); ++seed) {
       CAPTURE(seed);
       compare<float>(seed);
       compare<double>(seed);

@@ -32,7 +32,7 @@ auto device_call(ratio_band_options const& options) {
 
 TEST_SUITE("gpu/rejection/ratio_band" * doctest::skip(!has_device())) {
   TEST_CASE("the host's flags, all options") {
-    for (std::uint64_t seed = 0; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 0; seed <= seeds(20); ++seed) {
       CAPTURE(seed);
       rule_case const one{seed};
       for (auto const level : {scope::turn, scope::trajectory})
@@ -58,7 +58,7 @@ TEST_SUITE("gpu/rejection/ratio_band" * doctest::skip(!has_device())) {
   }
 
   TEST_CASE("geometric_ratio: within 2 ulp of the host") {
-    for (std::uint64_t seed = 0; seed <= 20; ++seed)
+    for (std::uint64_t seed = 0; seed <= seeds(20); ++seed)
       for (auto const level : {scope::turn, scope::trajectory}) {
         CAPTURE(seed);
         rule_case const one{seed};

@@ -26,7 +26,7 @@ auto device_call(usable_tokens_options const& options) {
 
 TEST_SUITE("gpu/rejection/usable_tokens" * doctest::skip(!has_device())) {
   TEST_CASE("the host's flags, all options") {
-    for (std::uint64_t seed = 0; seed <= 20; ++seed) {
+    for (std::uint64_t seed = 0; seed <= seeds(20); ++seed) {
       CAPTURE(seed);
       rule_case const one{seed};
       for (auto const level : {scope::turn, scope::trajectory})

@@ -11,7 +11,7 @@ using turnwise::reward::group_gate_options;
 
 TEST_SUITE("gpu/reward/group_gate" * doctest::skip(!has_device())) {
   TEST_CASE_TEMPLATE("the host's bits, all groupings", T, float, double) {
-    for (std::uint64_t seed = 1; seed <= 20; ++seed)
+    for (std::uint64_t seed = 1; seed <= seeds(20); ++seed)
       for (group_by const by : every_kind) {
         CAPTURE(seed);
         CAPTURE(static_cast<int>(by));

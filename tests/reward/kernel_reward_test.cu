@@ -47,7 +47,7 @@ TEST_SUITE("gpu/reward/kernel_reward" * doctest::skip(!has_device())) {
                                           .rule_violation_penalty = -0.9,
                                           .decoy_penalty = -0.8,
                                           .incorrect_penalty = -0.1};
-    for (std::uint64_t seed = 1; seed <= 20; ++seed)
+    for (std::uint64_t seed = 1; seed <= seeds(20); ++seed)
       for (auto const& options : {kernel_reward_options{}, released, penalties}) {
         CAPTURE(seed);
         compare<float, float>(seed, options);

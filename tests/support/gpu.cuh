@@ -5,7 +5,9 @@
 
 #include <turnwise/gpu/core/launch.cuh>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdlib>
 #include <functional>
 #include <span>
 #include <vector>
@@ -15,6 +17,12 @@ namespace support {
 inline bool has_device() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+/// How many of `all` random batches to try; the environment's TURNWISE_TEST_SEEDS caps it, for slow checkers.
+inline unsigned seeds(unsigned all) {
+  char const* const most = std::getenv("TURNWISE_TEST_SEEDS");
+  return most == nullptr ? all : std::min(all, static_cast<unsigned>(std::atoi(most)));
 }
 
 /// A stream that does not wait for the default one.

@@ -13,6 +13,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -24,7 +25,7 @@ struct kept_count {
   std::int64_t kept = 0;
 
   /// Share kept; 0 without turns.
-  [[nodiscard]] constexpr double rate() const noexcept {
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double rate() const noexcept {
     return turns == 0 ? 0.0 : static_cast<double>(kept) / static_cast<double>(turns);
   }
 };
@@ -90,145 +91,221 @@ struct mismatch_record {
 
 namespace detail {
 
-inline double clamped_exp(double log) {
-  return std::exp(std::clamp(log, -importance::log_ratio_limit, importance::log_ratio_limit));
+/// exp, its argument clamped to +-64.
+TURNWISE_HOST_DEVICE inline double clamped_exp(double log) {
+  constexpr double limit = importance::log_ratio_limit;
+  using std::exp;
+  return exp(log < -limit ? -limit : limit < log ? limit : log);
 }
 
-inline double share(std::int64_t part, std::int64_t whole) {
+TURNWISE_HOST_DEVICE constexpr double share(std::int64_t part, std::int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-inline void add(kept_count& count, reason_flags reasons) {
+/// The elements of a std::array, whose functions are not for the device.
+template <typename T, std::size_t N>
+TURNWISE_HOST_DEVICE T* elements(std::array<T, N>& array) {
+  static_assert(sizeof(array) == N * sizeof(T));
+  return reinterpret_cast<T*>(&array);
+}
+
+struct side_count {
+  std::int64_t turns = 0, tokens = 0;
+};
+
+/// What the doubles of a record come from; the sums of doubles in canonical order.
+struct record_totals {
+  importance::turn_statistics ratio;  ///< over the ratio turns, as the next two
+  importance::ratio_moments moments;
+  double squared_ratios = 0;  ///< sum of squared_ratio
+  double kept_advantage = 0;
+  side_count low, high;  ///< ratio turns outside the band
+};
+
+TURNWISE_HOST_DEVICE inline void add(kept_count& count, reason_flags reasons) {
   ++count.turns;
   count.kept += is_kept(reasons) ? 1 : 0;
 }
 
-/// Everything that comes from log ratios, over the ratio turns in canonical order.
-inline void add_ratios(mismatch_record& record, grouping const& groups,
-                       std::span<importance::turn_statistics const> statistics,
-                       std::span<importance::ratio_moments const> moments, std::span<reason_flags const> reasons) {
-  auto const order = groups.order();
-  auto const turn_sum = [&](auto value) {
-    return ordered_sum(order.size(), [&](std::size_t i) {
-      auto const s = static_cast<std::size_t>(order[i]);
-      return has_ratio(reasons[s]) ? value(s) : 0.0;
-    });
-  };
-  importance::turn_statistics total;
-  for (std::int64_t const turn : order)
-    if (auto const s = static_cast<std::size_t>(turn); has_ratio(reasons[s])) {
-      total += statistics[s];
-      ++record.ratio_turns;
-    }
+/// Counts a turn by its reasons and its tokens.
+TURNWISE_HOST_DEVICE inline void add_turn(mismatch_record& record, record_totals& totals, reason_flags reasons,
+                                          importance::turn_statistics const& statistics) {
+  constexpr std::size_t bits = reason::names.size();
+  for (std::size_t bit = 0; bit < bits; ++bit) elements(record.reasons)[bit] += (reasons >> bit) & 1;
+  if (has_ratio(reasons)) {
+    totals.ratio += statistics;
+    ++record.ratio_turns;
+  }
+  if (!is_valid(reasons)) return;
+  add(record.valid, reasons);
+  record.non_finite_tokens += statistics.non_finite;
+  if (is_kept(reasons)) record.kept_tokens += statistics.count;
+}
+
+/// Counts a ratio turn on its side of the band.
+TURNWISE_HOST_DEVICE inline void add_side(record_totals& totals, reason_flags side, std::int64_t tokens) {
+  if (side == 0) return;
+  auto& count = side == reason::ratio_low ? totals.low : totals.high;
+  ++count.turns;
+  count.tokens += tokens;
+}
+
+/// Counts a valid turn by its quality; `meaningless`: it has a profile without meaning.
+TURNWISE_HOST_DEVICE inline void add_quality(mismatch_record& record, reason_flags reasons, bool correct,
+                                             double speedup, bool meaningless, mismatch_options const& options) {
+  add(correct ? record.correct : record.incorrect, reasons);
+  if (!correct) return;
+  if (speedup > options.fast_speedup) add(record.fast, reasons);
+  record.speedup_outliers += speedup > options.speedup_cap;
+  record.meaningless_profiles += meaningless;
+}
+
+/// Counts a group by its valid turns, and those of its kept turns that have a negative advantage.
+TURNWISE_HOST_DEVICE inline void add_group(mismatch_record& record, kept_count const& valid, std::int64_t negative) {
+  record.negative_groups += valid.kept > 0 && negative == valid.kept;
+  record.rejected_to_one += valid.kept == 1 && valid.turns > 1;
+}
+
+/// Length of a turn in length classes; a valid turn of length 0 is in none.
+TURNWISE_HOST_DEVICE inline std::int64_t length_of(importance::turn_statistics const& statistics) {
+  return statistics.count + statistics.non_finite;
+}
+
+/// Longest length of each of the first three quartiles of `count` sorted lengths, at least one.
+struct quartile_edges {
+  std::int64_t longest[3];
+
+  TURNWISE_HOST_DEVICE quartile_edges(std::int64_t const* sorted, std::size_t count) {
+    for (std::size_t q = 0; q < 3; ++q) longest[q] = sorted[((q + 1) * count + 3) / 4 - 1];
+  }
+  [[nodiscard]] TURNWISE_HOST_DEVICE int quartile(std::int64_t length) const {
+    return (length > longest[0]) + (length > longest[1]) + (length > longest[2]);
+  }
+};
+
+/// Shortest and longest of each class, whose turns follow each other in the sorted lengths.
+TURNWISE_HOST_DEVICE inline void finish_lengths(mismatch_record& record, std::int64_t const* sorted) {
+  for (std::size_t q = 0; q < 4; ++q) {
+    auto& of_quartile = elements(record.by_length)[q];
+    if (of_quartile.count.turns == 0) continue;
+    of_quartile.shortest = sorted[0];
+    sorted += of_quartile.count.turns;
+    of_quartile.longest = sorted[-1];
+  }
+}
+
+/// Squared product ratio of a turn.
+TURNWISE_HOST_DEVICE inline double squared_ratio(importance::turn_statistics const& statistics) {
+  double const ratio = clamped_exp(statistics.log_sum());
+  return statistics.count == 0 ? 1.0 : ratio * ratio;
+}
+
+/// Everything that follows from the counts and totals.
+TURNWISE_HOST_DEVICE inline void finish(mismatch_record& record, record_totals const& totals,
+                                        mismatch_options const& options) {
+  auto const& [total, moments, squared_ratios, kept_advantage, low, high] = totals;
+  record.nothing_kept = record.valid.kept == 0;
+  record.low_keep = record.valid.turns > 0 && record.valid.rate() < options.low_keep_share;
+  if (!record.nothing_kept) record.kept_advantage_mean = kept_advantage / static_cast<double>(record.valid.kept);
+  record.profiler_suspect = 2 * record.meaningless_profiles > record.correct.turns;
   record.ratio_tokens = total.count;
   record.saturated_tokens = total.saturated;
+  record.low_turn_share = share(low.turns, record.ratio_turns);
+  record.high_turn_share = share(high.turns, record.ratio_turns);
+  record.low_token_share = share(low.tokens, total.count);
+  record.high_token_share = share(high.tokens, total.count);
   if (total.count == 0) return;
 
   double const n = static_cast<double>(total.count);
   double const log_sum = total.log_sum();
-  double const k3 = turn_sum([&](std::size_t s) { return moments[s].k3; });
-  double const excess_squared = turn_sum([&](std::size_t s) { return moments[s].excess_squared; });
   record.kl = -log_sum / n;
-  record.k3 = k3 / n;
-  record.rollout_log_ppl = -turn_sum([&](std::size_t s) { return moments[s].rollout_logprob; }) / n;
+  record.k3 = moments.k3 / n;
+  record.rollout_log_ppl = -moments.rollout_logprob / n;
   record.log_ppl_difference = record.kl;
   record.old_log_ppl = record.rollout_log_ppl + record.kl;
   record.old_ppl = clamped_exp(record.old_log_ppl);
   record.rollout_ppl = clamped_exp(record.rollout_log_ppl);
-  record.chi2_token = (2 * (log_sum + k3) + excess_squared) / n;
-  double const ratios = n + (log_sum + k3);
-  double const squares = n + (2 * (log_sum + k3) + excess_squared);
-  record.effective_sample_size = squares > 0 ? std::min(1.0, ratios / n * (ratios / squares)) : 1.0;
+  record.chi2_token = (2 * (log_sum + moments.k3) + moments.excess_squared) / n;
+  double const ratios = n + (log_sum + moments.k3);
+  double const squares = n + (2 * (log_sum + moments.k3) + moments.excess_squared);
+  double const size = squares > 0 ? ratios / n * (ratios / squares) : 1.0;
+  record.effective_sample_size = size < 1.0 ? size : 1.0;
   record.ratio_min = clamped_exp(total.min);
   record.ratio_max = clamped_exp(total.max);
-  record.chi2_turn = turn_sum([&](std::size_t s) {
-                       double const ratio = clamped_exp(statistics[s].log_sum());
-                       return statistics[s].count == 0 ? 1.0 : ratio * ratio;
-                     }) / static_cast<double>(record.ratio_turns) -
-                     1;
+  record.chi2_turn = squared_ratios / static_cast<double>(record.ratio_turns) - 1;
 }
 
-inline void add_band_shares(mismatch_record& record, rollout_view const& batch,
-                            std::span<importance::turn_statistics const> statistics,
-                            std::span<reason_flags const> reasons, rejection::ratio_band_options const& options) {
+inline void count_sides(record_totals& totals, rollout_view const& batch,
+                        std::span<importance::turn_statistics const> statistics, std::span<reason_flags const> reasons,
+                        rejection::ratio_band_options const& options) {
   auto const band = rejection::make_log_band(options, "mismatch");
-  std::vector<reason_flags> sides(batch.turns());
-  for (std::size_t s = 0; s < sides.size(); ++s) sides[s] = has_ratio(reasons[s]) ? 0 : reason::invalid;
-  rejection::detail::apply_ratio_rule(batch, statistics, options.level, sides,
-                                      [&](auto const& of_turns) { return rejection::band_reason(of_turns, band); });
-  std::int64_t low_turns = 0, high_turns = 0, low_tokens = 0, high_tokens = 0;
-  for (std::size_t s = 0; s < sides.size(); ++s) {
-    bool const low = (sides[s] & reason::ratio_low) != 0;
-    bool const high = (sides[s] & reason::ratio_high) != 0;
-    low_turns += low;
-    high_turns += high;
-    low_tokens += low ? statistics[s].count : 0;
-    high_tokens += high ? statistics[s].count : 0;
+  for (std::size_t j = 0; j < batch.trajectories(); ++j) {
+    auto const whole = rejection::detail::trajectory_statistics(batch, statistics, reasons, j);
+    for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s) {
+      auto const& judged = options.level == rejection::scope::trajectory ? whole : statistics[s];
+      if (has_ratio(reasons[s])) add_side(totals, rejection::band_reason(judged, band), statistics[s].count);
+    }
   }
-  record.low_turn_share = share(low_turns, record.ratio_turns);
-  record.high_turn_share = share(high_turns, record.ratio_turns);
-  record.low_token_share = share(low_tokens, record.ratio_tokens);
-  record.high_token_share = share(high_tokens, record.ratio_tokens);
 }
 
-inline void add_lengths(mismatch_record& record, std::span<importance::turn_statistics const> statistics,
-                        std::span<reason_flags const> reasons) {
-  auto const length = [&](std::size_t s) { return statistics[s].count + statistics[s].non_finite; };
+inline void count_lengths(mismatch_record& record, std::span<importance::turn_statistics const> statistics,
+                          std::span<reason_flags const> reasons) {
   std::vector<std::int64_t> sorted;
+  auto const has_length = [&](std::size_t s) { return is_valid(reasons[s]) && length_of(statistics[s]) > 0; };
   for (std::size_t s = 0; s < reasons.size(); ++s)
-    if (is_valid(reasons[s]) && length(s) > 0) sorted.push_back(length(s));
+    if (has_length(s)) sorted.push_back(length_of(statistics[s]));
   if (sorted.empty()) return;
   std::ranges::sort(sorted);
-  std::array<std::int64_t, 4> edge;
-  for (std::size_t q = 0; q < 4; ++q) edge[q] = sorted[((q + 1) * sorted.size() + 3) / 4 - 1];
-  for (std::size_t s = 0; s < reasons.size(); ++s) {
-    if (!is_valid(reasons[s]) || length(s) == 0) continue;
-    std::size_t q = 0;
-    while (length(s) > edge[q]) ++q;
-    auto& of_quartile = record.by_length[q];
-    of_quartile.shortest = of_quartile.count.turns == 0 ? length(s) : std::min(of_quartile.shortest, length(s));
-    of_quartile.longest = std::max(of_quartile.longest, length(s));
-    add(of_quartile.count, reasons[s]);
-  }
+  quartile_edges const edges{sorted.data(), sorted.size()};
+  for (std::size_t s = 0; s < reasons.size(); ++s)
+    if (has_length(s))
+      add(record.by_length[static_cast<std::size_t>(edges.quartile(length_of(statistics[s])))].count, reasons[s]);
+  finish_lengths(record, sorted.data());
 }
 
 template <real T>
-void add_groups(mismatch_record& record, grouping const& groups, std::span<reason_flags const> reasons,
-                std::span<T const> advantage) {
-  double const sum = ordered_sum(groups.turns(), [&](std::size_t i) {
-    auto const s = static_cast<std::size_t>(groups.order()[i]);
-    return is_kept(reasons[s]) ? static_cast<double>(advantage[s]) : 0.0;
-  });
-  record.kept_advantage_mean = record.valid.kept == 0 ? 0.0 : sum / static_cast<double>(record.valid.kept);
+void count_groups(mismatch_record& record, grouping const& groups, std::span<reason_flags const> reasons,
+                  std::span<T const> advantage) {
   for (std::size_t g = 0; g < groups.groups(); ++g) {
-    kept_count count;
-    bool all_negative = true;
+    kept_count valid;
+    std::int64_t negative = 0;
     for (std::int64_t const turn : groups.members(g)) {
       auto const s = static_cast<std::size_t>(turn);
-      if (!is_valid(reasons[s])) continue;
-      add(count, reasons[s]);
-      if (is_kept(reasons[s])) all_negative = all_negative && advantage[s] < 0;
+      if (is_valid(reasons[s])) add(valid, reasons[s]);
+      negative += is_kept(reasons[s]) && advantage[s] < 0;
     }
-    record.negative_groups += count.kept > 0 && all_negative;
-    record.rejected_to_one += count.kept == 1 && count.turns > 1;
+    add_group(record, valid, negative);
   }
 }
 
 template <real E>
-void add_quality(mismatch_record& record, reward::evaluation<E> const& evaluation, mismatch_options const& options,
-                 std::span<reason_flags const> reasons) {
-  for (std::size_t s = 0; s < reasons.size(); ++s) {
-    if (!is_valid(reasons[s])) continue;
-    bool const correct = evaluation.counts_as_correct(s);
-    add(correct ? record.correct : record.incorrect, reasons[s]);
-    if (!correct) continue;
-    double const speedup = static_cast<double>(evaluation.speedup[s]);
-    if (speedup > options.fast_speedup) add(record.fast, reasons[s]);
-    record.speedup_outliers += speedup > options.speedup_cap;
-    if (!evaluation.total_us.empty())
-      record.meaningless_profiles += !reward::has_profile(evaluation.generated_us[s], evaluation.total_us[s]);
-  }
-  record.profiler_suspect = 2 * record.meaningless_profiles > record.correct.turns;
+void count_quality(mismatch_record& record, reward::evaluation<E> const& evaluation, mismatch_options const& options,
+                   std::span<reason_flags const> reasons) {
+  for (std::size_t s = 0; s < reasons.size(); ++s)
+    if (is_valid(reasons[s]))
+      add_quality(
+          record, reasons[s], evaluation.counts_as_correct(s), static_cast<double>(evaluation.speedup[s]),
+          !evaluation.total_us.empty() && !reward::has_profile(evaluation.generated_us[s], evaluation.total_us[s]),
+          options);
+}
+
+/// The sums of doubles, over all turns in canonical order.
+template <real T>
+void sum_turns(record_totals& totals, grouping const& groups, std::span<importance::turn_statistics const> statistics,
+               std::span<importance::ratio_moments const> moments, std::span<reason_flags const> reasons,
+               std::span<T const> advantage) {
+  auto const sum = [&](auto takes, auto value) {
+    return ordered_sum(groups.turns(), [&](std::size_t i) {
+      auto const s = static_cast<std::size_t>(groups.order()[i]);
+      return takes(reasons[s]) ? value(s) : 0.0;
+    });
+  };
+  totals.kept_advantage = sum(is_kept, [&](std::size_t s) { return static_cast<double>(advantage[s]); });
+  if (totals.ratio.count == 0) return;
+  totals.moments.k3 = sum(has_ratio, [&](std::size_t s) { return moments[s].k3; });
+  totals.moments.excess_squared = sum(has_ratio, [&](std::size_t s) { return moments[s].excess_squared; });
+  totals.moments.rollout_logprob = sum(has_ratio, [&](std::size_t s) { return moments[s].rollout_logprob; });
+  totals.squared_ratios = sum(has_ratio, [&](std::size_t s) { return squared_ratio(statistics[s]); });
 }
 
 }  // namespace detail
@@ -262,21 +339,15 @@ template <real E, real T>
   if (evaluated) reward::check_evaluation(evaluation, batch.turns(), "mismatch");
 
   mismatch_record record;
+  detail::record_totals totals;
   record.turns = static_cast<std::int64_t>(batch.turns());
-  for (std::size_t s = 0; s < reasons.size(); ++s) {
-    for (std::size_t bit = 0; bit < record.reasons.size(); ++bit) record.reasons[bit] += (reasons[s] >> bit) & 1;
-    if (!is_valid(reasons[s])) continue;
-    detail::add(record.valid, reasons[s]);
-    record.non_finite_tokens += statistics[s].non_finite;
-    if (is_kept(reasons[s])) record.kept_tokens += statistics[s].count;
-  }
-  record.nothing_kept = record.valid.kept == 0;
-  record.low_keep = record.valid.turns > 0 && record.valid.rate() < options.low_keep_share;
-  detail::add_ratios(record, groups, statistics, moments, reasons);
-  detail::add_band_shares(record, batch, statistics, reasons, options.band);
-  detail::add_lengths(record, statistics, reasons);
-  detail::add_groups(record, groups, reasons, advantage);
-  if (evaluated) detail::add_quality(record, evaluation, options, reasons);
+  for (std::size_t s = 0; s < reasons.size(); ++s) detail::add_turn(record, totals, reasons[s], statistics[s]);
+  detail::count_sides(totals, batch, statistics, reasons, options.band);
+  detail::count_lengths(record, statistics, reasons);
+  detail::count_groups(record, groups, reasons, advantage);
+  if (evaluated) detail::count_quality(record, evaluation, options, reasons);
+  detail::sum_turns(totals, groups, statistics, moments, reasons, advantage);
+  detail::finish(record, totals, options);
   return record;
 }
 

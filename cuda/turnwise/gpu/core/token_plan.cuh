@@ -30,9 +30,10 @@ enum class turn_order : std::uint8_t { unknown, by_tokens };
 struct alignas(16) chunk_turns {
   std::int64_t first;   ///< place of the first of them
   std::int64_t count;   ///< how many
-  std::uint8_t before;  ///< the first began before the chunk
-  std::uint8_t after;   ///< the last goes on after the chunk
-  std::uint8_t whole;   ///< one turn has all tokens of the chunk
+  std::int32_t before;  ///< the first began before the chunk
+  std::int32_t after;   ///< the last goes on after the chunk
+  std::int32_t whole;   ///< one turn has all tokens of the chunk
+  std::int32_t unused;  ///< 0, so that whole words can be read
 };
 
 /// Turns in the order of their tokens, and the turns of each chunk of chunk_tokens tokens. Views of the workspace (and,
@@ -130,7 +131,7 @@ TURNWISE_KERNEL void plan_chunks_kernel(std::int64_t const* begin, std::int64_t 
     std::int64_t const count = next > first ? next - first : 0;  // places out of order (reported) may cross
     bool const after = count > 0 && end[first + count - 1] > chunk_end;
     bool const whole = count > 0 && begin[first] <= chunk_begin && end[first] >= chunk_end;
-    chunks[static_cast<std::size_t>(chunk)] = {first, count, before, after, whole};
+    chunks[static_cast<std::size_t>(chunk)] = {first, count, before, after, whole, 0};
   }
 }
 

@@ -170,8 +170,13 @@ template <logprob Old, logprob Rollout, bool Moments>
 class chunk_registers {
  public:
   using wide = log_ratio_t<Old, Rollout>;
-  static constexpr int vector = 16 / (sizeof(Old) < sizeof(Rollout) ? sizeof(Old) : sizeof(Rollout));
+  /// Whole blocks, and at least 16 bytes of either array.
+  static constexpr int vector = sizeof(Old) == 8 && sizeof(Rollout) == 8
+                                    ? block_tokens
+                                    : 16 / static_cast<int>(sizeof(Old) < sizeof(Rollout) ? sizeof(Old) : sizeof(Rollout));
   static constexpr int rows = static_cast<int>(chunk_tokens) / (static_cast<int>(warp_lanes) * vector);
+
+  static_assert(vector % block_tokens == 0);
 
   wide d[rows * vector];
   wide rollout[Moments ? rows * vector : 1];
