@@ -352,7 +352,7 @@ TEST_SUITE("advantage/group_relative") {
     }
     SUBCASE("advantage over the returns") {
       CHECK_THROWS_WITH_AS(group_relative(groups, returns, reasons, options, std::span{returns}),
-                           Contains("advantage must not be the same span as turn_return"), precondition_error);
+                           Contains("advantage must not overlap turn_return"), precondition_error);
       CHECK(returns == std::vector<T>{1, 2, 3});
     }
   }

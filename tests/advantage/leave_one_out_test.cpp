@@ -437,7 +437,7 @@ TEST_SUITE("advantage/leave_one_out") {
     SUBCASE("advantage over the returns") {
       auto const before = returns;
       CHECK_THROWS_WITH_AS(leave_one_out(groups, returns, reasons, {}, std::span{returns}),
-                           Contains("advantage must not be the same span as turn_return"), precondition_error);
+                           Contains("advantage must not overlap turn_return"), precondition_error);
       CHECK(returns == before);
     }
   }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <stdlib.h>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,7 @@ TEST_SUITE("tool/step_options") {
                               {"stray", "stray"},
                               {"--recipe ppo", "--recipe"},
                               {"--preset best", "--preset"},
-                              {"--backend cuda", "--backend"},
+                              {"--backend gpu", "--backend"},
                               {"--ratio-level token", "--ratio-level"},
                               {"--ratio-kind mean", "--ratio-kind"},
                               {"--veto-scope token", "--veto-scope"},
@@ -121,5 +122,15 @@ TEST_SUITE("tool/step_options") {
     check_input_refused(TURNWISE_DEMO_DATA, "--baseline-members kept",
                         {"--baseline-members", "--singleton zero", "others"});
     check_refused(run_step(""), {"--input"});
+  }
+
+  TEST_CASE("the GPU, in a build without CUDA or on a machine without a device") {
+#ifdef TURNWISE_STEP_CUDA
+    REQUIRE(setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0);
+    check_input_refused(TURNWISE_DEMO_DATA, "--backend cuda", {"--backend cuda"});
+    unsetenv("CUDA_VISIBLE_DEVICES");
+#else
+    check_input_refused(TURNWISE_DEMO_DATA, "--backend cuda", {"--backend", "without CUDA"});
+#endif
   }
 }

@@ -29,9 +29,9 @@ template <typename Body>
 void parallel_for(std::size_t count, std::size_t grain, int threads, Body&& body) {
   grain = std::max<std::size_t>(grain, 1);
 #ifdef _OPENMP
-  int const team = threads > 0 ? threads : omp_get_max_threads();
-  if (team > 1 && count > grain) {
-    auto const ranges = static_cast<std::int64_t>((count + grain - 1) / grain);
+  auto const ranges = static_cast<std::int64_t>(count / grain + (count % grain != 0));
+  int const team = static_cast<int>(std::min<std::int64_t>(threads > 0 ? threads : omp_get_max_threads(), ranges));
+  if (team > 1) {
 #pragma omp parallel for schedule(dynamic) num_threads(team)
     for (std::int64_t range = 0; range < ranges; ++range) {
       std::size_t const first = static_cast<std::size_t>(range) * grain;

@@ -68,6 +68,8 @@ inline void check_rollout(rollout_view const& batch, std::string_view function) 
   }
   expects_size(function, "group_id", batch.group_id.size(), batch.trajectories(), "trajectory");
   expects_size(function, "trajectory_id", batch.trajectory_id.size(), batch.trajectories(), "trajectory");
+  if (!batch.turn_begin.empty()) expects_size(function, "turn_begin", batch.turn_begin.size(), batch.turns(), "turn");
+  if (!batch.turn_end.empty()) expects_size(function, "turn_end", batch.turn_end.size(), batch.turns(), "turn");
   if (!batch.turn_valid.empty()) expects_size(function, "turn_valid", batch.turn_valid.size(), batch.turns(), "turn");
   if (batch.turn_index.empty()) return;
   expects_size(function, "turn_index", batch.turn_index.size(), batch.turns(), "turn");

@@ -18,6 +18,9 @@ inline constexpr double log_ratio_limit = 64.0;
 inline constexpr double log_ratio_unit = 0x1p-24;
 
 /// d = old - rollout: one IEEE subtraction in float, or in double when either is double.
+#ifdef __CUDACC__
+#pragma nv_exec_check_disable  // a half type of the user may convert on the host alone
+#endif
 template <logprob Old, logprob Rollout>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr log_ratio_t<Old, Rollout> log_ratio(Old old_logprob,
                                                                                  Rollout rollout_logprob) noexcept {

@@ -44,7 +44,7 @@ inline std::size_t turn_grain(std::size_t turns, std::size_t tokens) {
 ///        (non_finite) and enter nothing else.
 /// @note  Exact: the same bits for any order, split, thread count, compiler and backend, below 2^33 tokens a turn.
 /// @par Complexity  one read of the tokens, O(S) writes, no allocation.
-/// @see sums.md in docs/ for the grid.
+/// @see docs/exactness.md for the grid.
 template <logprob Old, logprob Rollout>
 void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
                           std::span<turn_statistics> statistics, int threads = 0) {

@@ -61,10 +61,11 @@ struct mismatch_record {
   double log_ppl_difference = 0;  ///< old - rollout, = kl
   double old_ppl = 1;             ///< exp, its argument clamped to +-64
   double rollout_ppl = 1;
-  double chi2_token = 0;             ///< mean squared token ratio - 1
-  double chi2_turn = 0;              ///< mean squared product ratio of a turn - 1, its log clamped to +-64
-  double effective_sample_size = 1;  ///< (sum w)^2 / (n sum w^2) over token ratios, in (0, 1]
-  double ratio_min = 1;              ///< smallest token ratio, its log clamped to +-64
+  double chi2_token = 0;  ///< mean squared token ratio - 1
+  double chi2_turn = 0;   ///< mean squared product ratio of a turn - 1, its log clamped to +-64
+  /// (sum w)^2 / (n sum w^2) over token ratios, in (0, 1]; without digits when all log ratios are below -15.
+  double effective_sample_size = 1;
+  double ratio_min = 1;  ///< smallest token ratio, its log clamped to +-64
   double ratio_max = 1;
   double low_turn_share = 0;    ///< share of ratio turns below the band
   double high_turn_share = 0;   ///< above it
@@ -104,13 +105,18 @@ TURNWISE_HOST_DEVICE constexpr double share(std::int64_t part, std::int64_t whol
 
 /// The elements of a std::array, whose functions are not for the device.
 template <typename T, std::size_t N>
-TURNWISE_HOST_DEVICE T* elements(std::array<T, N>& array) {
+TURNWISE_HOST_DEVICE auto elements(std::array<T, N>& array) -> T (&)[N] {
   static_assert(sizeof(array) == N * sizeof(T));
-  return reinterpret_cast<T*>(&array);
+  return reinterpret_cast<T(&)[N]>(array);
 }
 
 struct side_count {
   std::int64_t turns = 0, tokens = 0;
+
+  TURNWISE_HOST_DEVICE constexpr void operator+=(side_count const& other) noexcept {
+    turns += other.turns;
+    tokens += other.tokens;
+  }
 };
 
 /// What the doubles of a record come from; the sums of doubles in canonical order.
@@ -130,8 +136,8 @@ TURNWISE_HOST_DEVICE inline void add(kept_count& count, reason_flags reasons) {
 /// Counts a turn by its reasons and its tokens.
 TURNWISE_HOST_DEVICE inline void add_turn(mismatch_record& record, record_totals& totals, reason_flags reasons,
                                           importance::turn_statistics const& statistics) {
-  constexpr std::size_t bits = reason::names.size();
-  for (std::size_t bit = 0; bit < bits; ++bit) elements(record.reasons)[bit] += (reasons >> bit) & 1;
+  int bit = 0;
+  for (auto& count : elements(record.reasons)) count += (reasons >> bit++) & 1;
   if (has_ratio(reasons)) {
     totals.ratio += statistics;
     ++record.ratio_turns;
@@ -144,17 +150,15 @@ TURNWISE_HOST_DEVICE inline void add_turn(mismatch_record& record, record_totals
 
 /// Counts a ratio turn on its side of the band.
 TURNWISE_HOST_DEVICE inline void add_side(record_totals& totals, reason_flags side, std::int64_t tokens) {
-  if (side == 0) return;
-  auto& count = side == reason::ratio_low ? totals.low : totals.high;
-  ++count.turns;
-  count.tokens += tokens;
+  totals.low += side == reason::ratio_low ? side_count{1, tokens} : side_count{};
+  totals.high += side == reason::ratio_high ? side_count{1, tokens} : side_count{};
 }
 
 /// Counts a valid turn by its quality; `meaningless`: it has a profile without meaning.
 TURNWISE_HOST_DEVICE inline void add_quality(mismatch_record& record, reason_flags reasons, bool correct,
                                              double speedup, bool meaningless, mismatch_options const& options) {
-  add(correct ? record.correct : record.incorrect, reasons);
-  if (!correct) return;
+  if (!correct) return add(record.incorrect, reasons);
+  add(record.correct, reasons);
   if (speedup > options.fast_speedup) add(record.fast, reasons);
   record.speedup_outliers += speedup > options.speedup_cap;
   record.meaningless_profiles += meaningless;
@@ -185,8 +189,7 @@ struct quartile_edges {
 
 /// Shortest and longest of each class, whose turns follow each other in the sorted lengths.
 TURNWISE_HOST_DEVICE inline void finish_lengths(mismatch_record& record, std::int64_t const* sorted) {
-  for (std::size_t q = 0; q < 4; ++q) {
-    auto& of_quartile = elements(record.by_length)[q];
+  for (auto& of_quartile : elements(record.by_length)) {
     if (of_quartile.count.turns == 0) continue;
     of_quartile.shortest = sorted[0];
     sorted += of_quartile.count.turns;
@@ -239,12 +242,16 @@ inline void count_sides(record_totals& totals, rollout_view const& batch,
                         std::span<importance::turn_statistics const> statistics, std::span<reason_flags const> reasons,
                         rejection::ratio_band_options const& options) {
   auto const band = rejection::make_log_band(options, "mismatch");
+  bool const by_trajectory = options.level == rejection::scope::trajectory;
   for (std::size_t j = 0; j < batch.trajectories(); ++j) {
-    auto const whole = rejection::detail::trajectory_statistics(batch, statistics, reasons, j);
-    for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s) {
-      auto const& judged = options.level == rejection::scope::trajectory ? whole : statistics[s];
-      if (has_ratio(reasons[s])) add_side(totals, rejection::band_reason(judged, band), statistics[s].count);
-    }
+    reason_flags const of_trajectory =
+        by_trajectory
+            ? rejection::band_reason(rejection::detail::trajectory_statistics(batch, statistics, reasons, j), band)
+            : 0;
+    for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s)
+      if (has_ratio(reasons[s]))
+        add_side(totals, by_trajectory ? of_trajectory : rejection::band_reason(statistics[s], band),
+                 statistics[s].count);
   }
 }
 
@@ -315,7 +322,7 @@ void sum_turns(record_totals& totals, grouping const& groups, std::span<importan
 /// @param[in] groups      the grouping of the baseline.
 /// @param[in] statistics, moments  [S] from log_ratio_statistics.
 /// @param[in] reasons     [S] final.
-/// @param[in] advantage   [S].
+/// @param[in] advantage   [S], as leave_one_out or group_relative writes it.
 /// @param[in] evaluation  [S] each, or all empty: no counts by quality.
 /// @throws precondition_error  sizes that differ, a bad band.
 /// @note  Finite for any input. Everything rejected: rates 0, `nothing_kept` set. An empty batch: `nothing_kept`.

@@ -52,6 +52,7 @@ struct dr_kernel_options {
 template <logprob Old, logprob Rollout, real E>
 void dr_kernel(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs, dr_kernel_options const& options,
                draw_key key, step_outputs const& out) {
+  importance::detail::check_tokens(batch, inputs.tokens, "dr_kernel");
   grouping const groups = make_grouping(batch, group_by::turn);
   auto advantage_options = options.advantage;
   advantage_options.threads = options.threads;

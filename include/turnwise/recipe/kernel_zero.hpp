@@ -31,6 +31,7 @@ struct kernel_zero_options {
 template <logprob Old, logprob Rollout, real E>
 void kernel_zero(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs,
                  kernel_zero_options const& options, draw_key key, step_outputs const& out) {
+  importance::detail::check_tokens(batch, inputs.tokens, "kernel_zero");
   grouping const groups = make_grouping(batch, options.groups);
   auto reward_options = options.reward;
   reward_options.threads = options.threads;

@@ -40,10 +40,11 @@ struct log_band {
 
 /// Checks a band and takes its logs.
 [[nodiscard]] inline log_band make_log_band(ratio_band_options const& options, std::string_view function) {
-  expects(options.low >= 0, function, ": low = ", options.low, ", expected a ratio, at least 0");
+  expects(options.low >= 0 && !std::isinf(options.low), function, ": low = ", options.low,
+          ", expected a finite ratio, at least 0");
   expects(options.high >= options.low && options.high > 0, function, ": high = ", options.high,
           ", expected a ratio, at least low = ", options.low);
-  return {std::log(options.low), std::log(options.high), options.kind};
+  return {log_of_option(options.low), log_of_option(options.high), options.kind};
 }
 
 /// Rejects each turn whose ratio, or whose trajectory's ratio, is outside [low, high]: reason ratio_low or ratio_high.

@@ -40,7 +40,7 @@ inline void token_veto(rollout_view const& batch, std::span<importance::turn_sta
   expects_size("token_veto", "reasons", reasons.size(), batch.turns(), "turn");
   expects(options.threshold >= 0 && !std::isinf(options.threshold), "token_veto: threshold = ", options.threshold,
           ", expected a finite ratio, at least 0");
-  double const log_threshold = std::log(options.threshold);
+  double const log_threshold = log_of_option(options.threshold);
   detail::apply_ratio_rule(
       batch, statistics, options.veto_scope, reasons,
       [&](importance::turn_statistics const& of_turns) { return veto_reason(of_turns, log_threshold); });

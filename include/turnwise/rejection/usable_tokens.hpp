@@ -5,11 +5,19 @@
 #include <turnwise/core/rollout.hpp>
 #include <turnwise/importance/turn_statistics.hpp>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 
 namespace turnwise::rejection {
+
+/// Log of a band edge or threshold, by the platform's library at run time: compilers that know the argument would fold
+/// it with another rounding.
+[[nodiscard]] inline double log_of_option(double ratio) {
+  double volatile const opaque = ratio;
+  return std::log(opaque);
+}
 
 /// What a token whose log ratio is NaN or infinite does to its turn.
 enum class non_finite_policy : std::uint8_t {

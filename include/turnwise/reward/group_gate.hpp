@@ -58,7 +58,7 @@ void group_gate(grouping const& groups, evaluation<E> const& turns, group_gate_o
   check_evaluation(turns, groups.turns(), "group_gate");
   if (!reasons.empty()) expects_size("group_gate", "reasons", reasons.size(), groups.turns(), "turn");
   expects(options.alpha >= 0 && options.alpha <= 1, "group_gate: alpha = ", options.alpha, ", expected [0, 1]");
-  expects(options.beta >= 0 && within_limit(options.beta), "group_gate: beta = ", options.beta,
+  expects(options.beta >= 0 && options.beta <= magnitude_limit<T>, "group_gate: beta = ", options.beta,
           ", expected a finite number, at least 0");
   expects(options.min_spread >= 0 && within_limit(options.min_spread), "group_gate: min_spread = ", options.min_spread,
           ", expected a finite number, at least 0");

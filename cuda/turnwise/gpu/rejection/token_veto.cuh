@@ -33,7 +33,7 @@ TURNWISE_KERNEL void token_veto_kernel(rollout_view batch, device_span<turn_stat
 /// Checks the options and takes the threshold's log.
 inline double log_veto_threshold(token_veto_options const& options) {
   turnwise::rejection::token_veto({}, {}, options, {});  // of no turns: checks the options
-  return std::log(options.threshold);
+  return turnwise::rejection::log_of_option(options.threshold);
 }
 
 }  // namespace detail

@@ -41,7 +41,7 @@ __device__ gate_turn gate_turn_at(gate_call<E, T> const& call, std::int64_t turn
                 0.0};
   if (!one.correct) return one;
   one.speedup = static_cast<double>(call.turns.speedup[s]);
-  if (!one.flagged_off && std::isinf(one.speedup)) {
+  if (!one.flagged_off && !std::isnan(one.speedup) && !within_limit(call.turns.speedup[s])) {
     report(call.status, status_code::infinite_ingredient, turn);
     one.speedup = missing_reward();
   }

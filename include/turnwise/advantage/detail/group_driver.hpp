@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string_view>
@@ -124,8 +125,10 @@ void check_group_call(grouping const& groups, std::span<T const> returns, std::s
   expects_size(function, "turn_return", returns.size(), groups.turns(), "turn");
   if (!reasons.empty()) expects_size(function, "reasons", reasons.size(), groups.turns(), "turn");
   expects_size(function, "advantage", advantage.size(), groups.turns(), "turn");
-  expects(advantage.empty() || advantage.data() != returns.data(), function,
-          ": advantage must not be the same span as turn_return");
+  std::less_equal<T const*> const not_after;  // unlike <=, for any two pointers
+  expects(advantage.empty() || not_after(returns.data() + returns.size(), advantage.data()) ||
+              not_after(advantage.data() + advantage.size(), returns.data()),
+          function, ": advantage must not overlap turn_return");
   for (std::size_t s = 0; s < returns.size(); ++s)
     expects((!reasons.empty() && !is_valid(reasons[s])) || within_limit(returns[s]), function, ": turn_return[", s,
             "] = ", returns[s], " of a valid turn is not finite or beyond the magnitude limit");

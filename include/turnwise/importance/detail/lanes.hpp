@@ -17,7 +17,7 @@ namespace turnwise::importance::detail {
 
 #if defined(__CUDACC__)  // whose front end knows few of the builtins
 inline constexpr std::size_t vector_bytes = 16;
-#elif defined(__AVX512F__)
+#elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
 inline constexpr std::size_t vector_bytes = 64;
 #elif defined(__AVX2__)
 inline constexpr std::size_t vector_bytes = 32;
@@ -72,7 +72,7 @@ inline constexpr bool loads_first = vector_bytes == 64 && std::same_as<T, float>
 /// The first `count` of them; zeros after those, which are not read.
 template <typename T, std::size_t Size, typename Value>
 [[gnu::always_inline]] inline vec<T, Size> load_first(Value const* from, std::size_t count) {
-#if defined(__AVX512F__) && !defined(__CUDACC__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && !defined(__CUDACC__)
   if constexpr (loads_first<T, Value>) {
     auto const wanted = static_cast<std::uint16_t>((1U << std::min(count, Size)) - 1);
     vec<float> const wide = __builtin_ia32_loadups512_mask(from, vec<float>{}, wanted);
@@ -115,7 +115,8 @@ template <typename Vector, typename Words>
 
 /// A register of doubles.
 [[gnu::always_inline]] inline vec<double> widen(vec<float, size_of<vec<double>>> value) {
-#if defined(__AVX512F__) && !defined(__CUDACC__) && !defined(__clang__)
+#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && !defined(__CUDACC__) && \
+    !defined(__clang__)
   return __builtin_ia32_cvtps2pd512_mask(value, vec<double>{}, -1, 4);  // GCC 12 converts in two halves
 #else
   return __builtin_convertvector(value, vec<double>);

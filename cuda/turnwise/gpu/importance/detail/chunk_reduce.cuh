@@ -171,9 +171,10 @@ class chunk_registers {
  public:
   using wide = log_ratio_t<Old, Rollout>;
   /// Whole blocks, and at least 16 bytes of either array.
-  static constexpr int vector = sizeof(Old) == 8 && sizeof(Rollout) == 8
-                                    ? block_tokens
-                                    : 16 / static_cast<int>(sizeof(Old) < sizeof(Rollout) ? sizeof(Old) : sizeof(Rollout));
+  static constexpr int vector =
+      sizeof(Old) == 8 && sizeof(Rollout) == 8
+          ? block_tokens
+          : 16 / static_cast<int>(sizeof(Old) < sizeof(Rollout) ? sizeof(Old) : sizeof(Rollout));
   static constexpr int rows = static_cast<int>(chunk_tokens) / (static_cast<int>(warp_lanes) * vector);
 
   static_assert(vector % block_tokens == 0);
