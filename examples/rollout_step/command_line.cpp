@@ -4,6 +4,10 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <system_error>
 #include <vector>
 
 namespace rollout_step {
@@ -28,6 +32,23 @@ void add_choice(CLI::App& app, std::string const& option, std::optional<E>& targ
   app.add_option_function<std::string>(option, set, help)->check(CLI::Validator{check, ""})->type_name(shown);
 }
 
+/// A number that is the whole text, in decimal; CLI11 itself takes an empty text for none given and 010 for eight.
+template <typename T>
+CLI::Option* add_number(CLI::App& app, std::string const& option, std::optional<T>& target, std::string const& help) {
+  auto const parse = [option](std::string const& text, T& number) {
+    auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return error == std::errc{} && end == text.data() + text.size();
+  };
+  auto const set = [&target, parse](std::string const& text) { parse(text, target.emplace()); };
+  auto const check = [parse](std::string const& text) {
+    T number{};
+    return parse(text, number) ? std::string{} : "'" + text + "' is not a number in range";
+  };
+  return app.add_option_function<std::string>(option, set, help)
+      ->check(CLI::Validator{check, ""})
+      ->multi_option_policy(CLI::MultiOptionPolicy::Throw);
+}
+
 void add_files(CLI::App& app, command_line& given) {
   app.add_option("--input", given.input, "Folder with the .npy files of the batch")->type_name("DIR")->required();
   app.add_option("--output", given.output, "Folder for the results; created if it is missing")->type_name("DIR");
@@ -39,7 +60,7 @@ void add_recipe(CLI::App& app, command_line& given) {
   add_choice(app, "--recipe", given.recipe, recipe_choices, "Which published system (default dr_kernel)");
   add_choice(app, "--preset", given.preset, preset_choices, "dr_kernel: whose settings (default released)");
   add_choice(app, "--group-by", given.group_by, group_by_choices, "kernel_zero: what is compared (default prompt)");
-  app.add_option("--gamma", given.gamma, "Discount of later turns' rewards, in [0, 1] (default 1)")->type_name("G");
+  add_number(app, "--gamma", given.gamma, "Discount of later turns' rewards, in [0, 1] (default 1)")->type_name("G");
   add_choice(app, "--singleton", given.singleton, singleton_choices,
              "What a turn without others gets (default keep: its return)");
   add_choice(app, "--baseline-members", given.baseline_members, members_choices,
@@ -48,15 +69,15 @@ void add_recipe(CLI::App& app, command_line& given) {
              "What a missing reward (NaN) does to earlier turns (default exclude)");
 
   app.option_defaults()->group("Reward of dr_kernel");
-  app.add_option("--correct-weight", given.correct_weight, "Weight of correctness (released 0.5, paper 1)")
+  add_number(app, "--correct-weight", given.correct_weight, "Weight of correctness (released 0.5, paper 1)")
       ->type_name("W");
-  app.add_option("--speedup-weight", given.speedup_weight, "Weight of the speedup (released 0.5, paper 1)")
+  add_number(app, "--speedup-weight", given.speedup_weight, "Weight of the speedup (released 0.5, paper 1)")
       ->type_name("W");
-  app.add_option("--profiling-weight", given.profiling_weight, "Weight of the profiling ratio (released 0.5, paper 1)")
+  add_number(app, "--profiling-weight", given.profiling_weight, "Weight of the profiling ratio (released 0.5, paper 1)")
       ->type_name("W");
-  app.add_option("--speedup-cap", given.speedup_cap, "Larger speedups count as this (released 3, paper inf)")
+  add_number(app, "--speedup-cap", given.speedup_cap, "Larger speedups count as this (released 3, paper inf)")
       ->type_name("X");
-  app.add_option("--speedup-floor", given.speedup_floor, "Smaller speedups count as 0 (default 0)")->type_name("X");
+  add_number(app, "--speedup-floor", given.speedup_floor, "Smaller speedups count as 0 (default 0)")->type_name("X");
 }
 
 void add_filters(CLI::App& app, command_line& given) {
@@ -67,28 +88,28 @@ void add_filters(CLI::App& app, command_line& given) {
              "Mean or product of token ratios (default geometric)");
   app.add_option("--ratio-band", given.ratio_band, "Ratios kept, inclusive (default 0.999,1.001)")->type_name("LO,HI");
   app.add_flag("--no-ratio-band", given.no_ratio_band, "Reject nothing for its ratio");
-  app.add_option("--token-veto", given.token_veto, "A token ratio below this rejects (default 1e-4)")->type_name("X");
+  add_number(app, "--token-veto", given.token_veto, "A token ratio below this rejects (default 1e-4)")->type_name("X");
   app.add_flag("--no-token-veto", given.no_token_veto, "Reject nothing for a single token");
   add_choice(app, "--veto-scope", given.veto_scope, scope_choices,
              "What a veto rejects (released turn, paper trajectory)");
-  app.add_option("--profiling-threshold", given.profiling_threshold,
-                 "Profiling ratio up to which correct turns are rejected (default 0.3)")
+  add_number(app, "--profiling-threshold", given.profiling_threshold,
+             "Profiling ratio up to which correct turns are rejected (default 0.3)")
       ->type_name("X");
-  app.add_option("--profiling-softness", given.profiling_softness,
-                 "Width of the ramp to certain keeping (default 0.1; 0: a hard cut)")
+  add_number(app, "--profiling-softness", given.profiling_softness,
+             "Width of the ramp to certain keeping (default 0.1; 0: a hard cut)")
       ->type_name("X");
   app.add_flag("--no-profiling-filter", given.no_profiling_filter, "Reject nothing for its profile");
   add_choice(app, "--invalid-profile", given.invalid_profile, invalid_profile_choices,
              "What the profiling filter does with a profile without meaning (default reject)");
   add_choice(app, "--non-finite", given.non_finite, non_finite_choices,
              "What a NaN or infinite log ratio does to its turn (default reject)");
-  app.add_option("--seed", given.seed, "Seed of the profiling draws (default 0)")->type_name("N");
-  app.add_option("--step", given.step, "Training step; draws differ from step to step (default 0)")->type_name("N");
+  add_number(app, "--seed", given.seed, "Seed of the profiling draws (default 0)")->type_name("N");
+  add_number(app, "--step", given.step, "Training step; draws differ from step to step (default 0)")->type_name("N");
 }
 
 void add_execution(CLI::App& app, command_line& given) {
   app.option_defaults()->group("Execution");
-  app.add_option("--threads", given.threads, "Most threads to use (default 0: as the runtime has it)")->type_name("N");
+  add_number(app, "--threads", given.threads, "Most threads to use (default 0: as the runtime has it)")->type_name("N");
   add_choice(app, "--backend", given.backend, backend_choices, "Where the step runs (default cpu)");
 }
 

@@ -203,7 +203,8 @@ npy_array read_npy(std::istream& file, std::string_view name) {
 npy_array read_npy(std::filesystem::path const& path) {
   std::error_code error;
   auto const status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) fail(path.string(), ": no such file");
+  if (status.type() == std::filesystem::file_type::not_found) fail(path.string(), ": no such file");
+  if (error) fail(path.string(), ": ", error.message());
   if (!std::filesystem::is_regular_file(status)) fail(path.string(), ": not a regular file");
   std::ifstream file(path, std::ios::binary);
   if (!file) fail(path.string(), ": cannot be opened");

@@ -89,6 +89,7 @@ void apply_profiling_filter(command_line const& given, filter_options const& def
   constexpr std::string_view contradiction = "contradicts --no-profiling-filter";
   refuse(given.profiling_threshold && given.no_profiling_filter, "--profiling-threshold", contradiction);
   refuse(given.profiling_softness && given.no_profiling_filter, "--profiling-softness", contradiction);
+  refuse(given.invalid_profile && given.no_profiling_filter, "--invalid-profile", contradiction);
   auto filter = *defaults.profiling_filter;
   constexpr std::string_view expected = "a finite number, at least 0";
   override_number(filter.threshold, given.profiling_threshold, "--profiling-threshold", at_least_0, expected);
@@ -96,7 +97,7 @@ void apply_profiling_filter(command_line const& given, filter_options const& def
   override_choice(filter.invalid_profile, given.invalid_profile);
   if (given.no_profiling_filter)
     filters.profiling_filter.reset();
-  else if (filters.profiling_filter || given.profiling_threshold || given.profiling_softness)
+  else if (filters.profiling_filter || given.profiling_threshold || given.profiling_softness || given.invalid_profile)
     filters.profiling_filter = filter;
 }
 
