@@ -8,13 +8,11 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <span>
 #include <vector>
@@ -67,25 +65,8 @@ struct ragged_batch {
   [[nodiscard]] token_logprobs<float, float> logprobs() const { return {old_logprob, rollout_logprob, {}}; }
 };
 
-/// The ceiling: reads both arrays with plain vector loads.
-inline std::uint64_t read_all(std::span<float const> a, std::span<float const> b, int threads) {
-  using words [[gnu::vector_size(64)]] = std::uint64_t;
-  constexpr std::size_t step = sizeof(words) / sizeof(float);
-  std::atomic<std::uint64_t> total = 0;
-  parallel_for(a.size() / step, std::size_t{1} << 12, threads, [&](std::size_t first, std::size_t last) {
-    words sum{};
-    for (std::size_t i = first; i < last; ++i) {
-      words x, y;
-      std::memcpy(&x, a.data() + i * step, sizeof x);
-      std::memcpy(&y, b.data() + i * step, sizeof y);
-      sum += x ^ y;
-    }
-    std::uint64_t part = 0;
-    for (std::size_t l = 0; l < sizeof(words) / sizeof(std::uint64_t); ++l) part += sum[l];
-    total += part;
-  });
-  return total;
-}
+/// The ceiling: reads both arrays with plain vector loads. A unit of its own, always compiled for this machine.
+std::uint64_t read_all(std::span<float const> a, std::span<float const> b, int threads);
 
 /// Seconds that a call takes.
 template <typename Call>

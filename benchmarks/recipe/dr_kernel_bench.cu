@@ -1,6 +1,6 @@
 // The whole dr_kernel step after the grouping, replayed as a CUDA graph, float per-token advantages written: its time over
-// that of a copy that moves the same number of bytes (the better of cudaMemcpyAsync and a copy kernel). Beside it what a
-// user would write with CUB: segmented sum and minimum, and kernels for the rest.
+// that of a copy that moves the same number of bytes (the better of cudaMemcpyAsync and a copy kernel). Beside it the
+// core of what a user would write with CUB: difference, segmented sum and minimum, leave-one-out, broadcast.
 #include "../gpu_common.cuh"
 
 #include <turnwise/gpu/recipe/dr_kernel.cuh>

@@ -160,6 +160,7 @@ std::string json_report(step_summary const& summary, step_options const& options
                     {"options", options_json(options)},
                     {"metrics", metrics_json(result.metrics)},
                     {"by_turn_index", turn_indices_json(summary)},
+                    {"reward_given", summary.given_reward},
                     {"warnings", warnings},
                     {"time", {{"seconds", result.seconds}, {"tokens_per_second", rate}}}};
   // Paths may hold bytes that are not UTF-8; they must not stop a report.

@@ -104,6 +104,8 @@ void check_output(fs::path const& output, fs::path const& input) {
   if (fs::is_directory(folder, ignored)) {
     if (fs::equivalent(folder, input, ignored))
       fail("--output: ", output.string(), " is the input folder, where reward.npy would replace the batch's own");
+    if (fs::exists(folder / "turn_offsets.npy", ignored))
+      fail("--output: ", output.string(), " holds a batch, whose rewards reward.npy would replace");
     return;
   }
   if (fs::exists(fs::symlink_status(folder, ignored))) fail("--output: ", output.string(), " is not a folder");

@@ -92,6 +92,7 @@ step_summary summarise(input_rows const& rows, turnwise::rollout const& order, s
   auto groups = order.group_id;
   std::ranges::sort(groups);
   summary.groups = std::unique(groups.begin(), groups.end()) - groups.begin();
+  summary.given_reward = rows.reward.has_value();
   summary.by_turn_index = summarise_indices(rows, order, result);
   summary.warnings = warnings_of(result.metrics, options);
   return summary;

@@ -32,6 +32,7 @@ struct warning {
 
 struct step_summary {
   std::int64_t turns = 0, trajectories = 0, groups = 0, tokens = 0;
+  bool given_reward = false;                      ///< by reward.npy
   std::vector<turn_index_summary> by_turn_index;  ///< in order of the index
   std::vector<warning> warnings;
 };

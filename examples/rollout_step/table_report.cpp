@@ -78,7 +78,8 @@ std::string batch_line(step_summary const& summary, step_options const& options)
   constexpr std::size_t indent = 10;
   std::size_t const room = width - std::min(width, indent + 2 + sizes.size());
   if (name.size() > room) name = "..." + name.substr(name.size() - std::min(name.size(), room > 3 ? room - 3 : 0));
-  return left("batch", indent) + name + ": " + sizes + '\n';
+  return left("batch", indent) + name + ": " + sizes + '\n' +
+         (summary.given_reward ? left("reward", indent) + "given by reward.npy\n" : "");
 }
 
 std::string recipe_line(step_options const& options) {
@@ -209,8 +210,7 @@ std::string mismatch(step_result const& result) {
       metric_cell("turns below, above the band",
                   percent_text(m.low_turn_share) + ", " + percent_text(m.high_turn_share)),
       metric_cell("effective sample size", percent_text(m.effective_sample_size)),
-      metric_cell("tokens below, above the band",
-                  percent_text(m.low_token_share) + ", " + percent_text(m.high_token_share)),
+      metric_cell("tokens of those turns", percent_text(m.low_token_share) + ", " + percent_text(m.high_token_share)),
       metric_cell("mean advantage of kept turns", number_text(m.kept_advantage_mean)),
       metric_cell("tokens of kept turns", count_text(m.kept_tokens))};
   std::string text = heading("MISMATCH of old and rollout log-probs, " + plural(m.ratio_tokens, "token") + " of " +

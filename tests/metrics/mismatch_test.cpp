@@ -456,7 +456,7 @@ TEST_SUITE("metrics/mismatch") {
       }
   }
 
-  TEST_CASE("huge log ratios saturate at +-64") {
+  TEST_CASE("RR-01, RR-13 huge log ratios saturate at +-64 and are counted") {
     auto const r = record_of({{.turns = {{.log_ratio = {500, -500, 0}}}}});
     CHECK(r.saturated_tokens == 2);
     CHECK(r.ratio_max == about(std::exp(64.0)));

@@ -122,8 +122,7 @@ TEST_SUITE("gpu/recipe/dr_kernel" * doctest::skip(!has_device())) {
     options.advantage.members = turnwise::advantage::baseline_members::kept;
     CHECK_THROWS_AS(call(untouched, memory.whole(), options), precondition_error);
     stream.wait();
-    std::vector<std::uint8_t> const first(1);
-    CHECK(out.differences(host_outputs{turns, tokens}) != "");
+    CHECK(out.untouched());
   }
 
   TEST_CASE("bad content reaches the status, and the batch stays safe") {

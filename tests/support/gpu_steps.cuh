@@ -195,6 +195,17 @@ class device_outputs {
     fill_bytes(token_advantage_, 0x5a);
     fill_bytes(token_mask_, 0x5a);
   }
+  /// Whether every byte is as clear() left it.
+  [[nodiscard]] bool untouched() const {
+    auto const holds = [](auto const& memory) {
+      auto const values = memory.host();
+      auto const* const bytes = reinterpret_cast<unsigned char const*>(values.data());
+      return std::all_of(bytes, bytes + values.size() * sizeof values[0],
+                         [](unsigned char byte) { return byte == 0x5a; });
+    };
+    return holds(reward_) && holds(turn_return_) && holds(advantage_) && holds(reasons_) && holds(statistics_) &&
+           holds(token_advantage_) && holds(token_mask_);
+  }
   /// Names of the outputs whose bits differ.
   [[nodiscard]] std::string differences(host_outputs const& expected) const {
     std::string names;

@@ -55,6 +55,37 @@ struct rollout {
   }
 };
 
+namespace detail {
+
+/// Throws if two rows are one turn or, with trajectory_scope::batch, if a trajectory is in two groups. `sorted`: rows by
+/// (group, trajectory, turn).
+inline void check_row_order(turn_rows const& rows, std::vector<std::size_t> sorted, trajectory_scope scope) {
+  // Sorted neighbours show what is wrong; the first bad row in input order is the one to name.
+  std::size_t const turns = sorted.size();
+  std::size_t bad = turns;
+  for (std::size_t s = 1; s < turns; ++s) {
+    std::size_t const earlier = sorted[s - 1];
+    std::size_t const later = sorted[s];
+    if (rows.group_id[later] == rows.group_id[earlier] && rows.trajectory_id[later] == rows.trajectory_id[earlier] &&
+        rows.turn_index[later] == rows.turn_index[earlier])
+      bad = std::min(bad, later);
+  }
+  expects(bad == turns, "make_rollout: row ", bad, " repeats turn ", bad < turns ? rows.turn_index[bad] : 0,
+          " of trajectory ", bad < turns ? rows.trajectory_id[bad] : 0);
+  if (scope == trajectory_scope::group) return;
+  std::ranges::sort(sorted, {}, [&](std::size_t r) { return std::pair{rows.trajectory_id[r], r}; });
+  for (std::size_t s = 1; s < turns; ++s) {
+    std::size_t const earlier = sorted[s - 1];
+    std::size_t const later = sorted[s];
+    if (rows.trajectory_id[later] == rows.trajectory_id[earlier] && rows.group_id[later] != rows.group_id[earlier])
+      bad = std::min(bad, later);
+  }
+  expects(bad == turns, "make_rollout: row ", bad, " puts trajectory ", bad < turns ? rows.trajectory_id[bad] : 0,
+          " into a second group, ", bad < turns ? rows.group_id[bad] : 0);
+}
+
+}  // namespace detail
+
 /// Sorts rows by (group, trajectory, turn) and cuts them into trajectories.
 ///
 /// @throws precondition_error  sizes that differ, a negative trajectory id or turn index, the same (group, trajectory,
@@ -85,29 +116,7 @@ struct rollout {
   };
   std::ranges::sort(batch.row, {}, key);
 
-  // Sorted neighbours show what is wrong; the first bad row in input order is the one to name.
-  std::size_t bad = turns;
-  for (std::size_t s = 1; s < turns; ++s) {
-    auto const [group, trajectory, turn, earlier] = key(batch.row[s - 1]);
-    std::size_t const later = batch.row[s];
-    if (rows.group_id[later] == group && rows.trajectory_id[later] == trajectory && rows.turn_index[later] == turn)
-      bad = std::min(bad, later);
-  }
-  expects(bad == turns, "make_rollout: row ", bad, " repeats turn ", bad < turns ? rows.turn_index[bad] : 0,
-          " of trajectory ", bad < turns ? rows.trajectory_id[bad] : 0);
-  if (scope == trajectory_scope::batch) {
-    auto by_trajectory = batch.row;
-    std::ranges::sort(by_trajectory, {}, [&](std::size_t r) { return std::pair{rows.trajectory_id[r], r}; });
-    for (std::size_t s = 1; s < turns; ++s) {
-      std::size_t const earlier = by_trajectory[s - 1];
-      std::size_t const later = by_trajectory[s];
-      if (rows.trajectory_id[later] == rows.trajectory_id[earlier] && rows.group_id[later] != rows.group_id[earlier])
-        bad = std::min(bad, later);
-    }
-    expects(bad == turns, "make_rollout: row ", bad, " puts trajectory ", bad < turns ? rows.trajectory_id[bad] : 0,
-            " into a second group, ", bad < turns ? rows.group_id[bad] : 0);
-  }
-
+  detail::check_row_order(rows, batch.row, scope);
   for (std::size_t s = 0; s < turns; ++s) {
     std::size_t const r = batch.row[s];
     bool const starts =

@@ -125,6 +125,7 @@ void check_per_token(token_plan const& plan, token_writer<A, T> const& writer) {
 
 /// Writes each token's advantage and loss mask: the device version, with the same bits. One launch, no workspace.
 ///
+/// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph. Deterministic.
 /// @param[in]  plan   of the batch, over arrays of N tokens.
 /// @param[in]  mask   [N], or empty: all tokens were generated.
 /// @param[out] token_advantage, token_mask  [N], or empty: not wanted.

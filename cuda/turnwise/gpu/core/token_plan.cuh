@@ -176,7 +176,7 @@ struct token_plan_blocks {
 
 /// Builds the plan of a batch over arrays of `tokens` tokens.
 ///
-/// Enqueues on `stream` and returns; capturable in a graph.
+/// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph.
 /// @param known   by_tokens spares the sort, and is checked.
 /// @param status  may be null; gains token_range and overlapping_turns. What a pass over the tokens writes for turns
 ///                that overlap is unspecified; no access leaves the arrays.

@@ -31,6 +31,7 @@ using turnwise::recipe::dr_kernel_options;
 /// @throws precondition_error  sizes that differ, bad options, a workspace too small; nothing is enqueued.
 /// @throws cuda_error          a launch was refused.
 /// @note  Metrics are not computed here.
+/// @par Complexity  one read of the tokens and one write of the token outputs; O(S) else.
 /// @see turnwise::recipe::dr_kernel
 template <logprob Old, logprob Rollout, real E>
 void dr_kernel(rollout_view const& batch, grouping const& groups, token_plan const& plan,

@@ -56,6 +56,7 @@ TURNWISE_KERNEL void __launch_bounds__(gpu::detail::warp_block_threads)
 /// @throws precondition_error  sizes that differ, bad options, a workspace too small; nothing is enqueued.
 /// @throws cuda_error          a launch was refused.
 /// @note  Metrics are not computed here.
+/// @par Complexity  as dr_kernel.
 /// @see turnwise::recipe::kernel_zero
 template <logprob Old, logprob Rollout, real E>
 void kernel_zero(rollout_view const& batch, grouping const& groups, token_plan const& plan,
