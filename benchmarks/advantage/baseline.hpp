@@ -1,13 +1,15 @@
-// Baselines over turn groups of 16, one thread: turns a second, and the time against reading the returns, reasons and
-// members and writing the advantages once.
+// What the benchmarks of baselines share: turn groups of 16, one thread. Turns a second, and the time of one pass over the
+// returns, reasons and members that writes the advantages, over our time.
+#pragma once
+
 #include "../common.hpp"
 
-#include <turnwise/advantage/group_relative.hpp>
-#include <turnwise/advantage/leave_one_out.hpp>
+#include <turnwise/core/grouping.hpp>
 
-namespace {
+#include <span>
+#include <vector>
 
-using namespace turnwise;
+namespace turnwise::benchmarks {
 
 template <typename Method>
 void baseline(benchmark::State& state, Method method) {
@@ -23,14 +25,14 @@ void baseline(benchmark::State& state, Method method) {
   double once = 1e9;
   double best = 1e9;
   for (auto _ : state) {
-    once = std::min(once, benchmarks::seconds([&] {
+    once = std::min(once, seconds([&] {
                       for (std::size_t i = 0; i < turns; ++i) {
                         auto const s = static_cast<std::size_t>(groups.order()[i]);
                         out[s] = reasons[s] == 0 ? turn_return[s] : 0.0;
                       }
                       benchmark::ClobberMemory();
                     }));
-    double const time = benchmarks::seconds([&] {
+    double const time = seconds([&] {
       method(groups, turn_return, reasons, std::span{out});
       benchmark::ClobberMemory();
     });
@@ -41,15 +43,4 @@ void baseline(benchmark::State& state, Method method) {
   state.counters["of_one_pass"] = once / best;
 }
 
-BENCHMARK_CAPTURE(baseline, leave_one_out,
-                  [](auto const& groups, auto const& turn_return, auto const& reasons, auto out) {
-                    advantage::leave_one_out(groups, turn_return, reasons, {.threads = 1}, out);
-                  }) -> UseManualTime() -> Unit(benchmark::kMillisecond) -> Iterations(20);
-BENCHMARK_CAPTURE(baseline, group_relative,
-                  [](auto const& groups, auto const& turn_return, auto const& reasons, auto out) {
-                    advantage::group_relative(groups, turn_return, reasons, {.threads = 1}, out);
-                  }) -> UseManualTime() -> Unit(benchmark::kMillisecond) -> Iterations(20);
-
-}  // namespace
-
-BENCHMARK_MAIN();
+}  // namespace turnwise::benchmarks
