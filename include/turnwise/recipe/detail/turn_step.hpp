@@ -106,7 +106,14 @@ void run_step(rollout_view const& batch, grouping const& groups, step_inputs<Old
 
   metrics::mismatch_record record;
   if (out.metrics != nullptr) {
+#if defined(__GNUC__) && !defined(__clang__)  // GCC 12 takes the guarded value of an optional for uninitialized
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
     if (filters.ratio_band) metrics_options.band = *filters.ratio_band;
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
     record = metrics::mismatch(batch, groups, statistics, moments, reasons, std::span<double const>{advantage},
                                inputs.evaluation, metrics_options);
   }
