@@ -7,7 +7,6 @@
 #include <bit>
 #include <concepts>
 #include <cstdint>
-#include <limits>
 
 namespace turnwise::importance {
 

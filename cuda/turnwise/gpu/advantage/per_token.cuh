@@ -4,6 +4,7 @@
 
 #include <turnwise/core/reason.hpp>
 #include <turnwise/gpu/core/token_plan.cuh>
+#include <turnwise/gpu/core/warp.cuh>
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +13,7 @@ namespace turnwise::gpu::advantage {
 namespace detail {
 
 inline constexpr unsigned writer_warps = 4;
-inline constexpr unsigned writer_lanes = 32;
+inline constexpr unsigned writer_lanes = gpu::detail::lanes;
 
 /// What a warp writes of one chunk.
 template <real A, real T>

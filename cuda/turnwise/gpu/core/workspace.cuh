@@ -36,8 +36,6 @@ class workspace {
             memory_.size());
     return {reinterpret_cast<T*>(memory_.data() + begin), count};
   }
-  /// What is left.
-  [[nodiscard]] device_span<std::byte> rest() const noexcept { return counts_ ? memory_ : memory_.subspan(used_); }
   [[nodiscard]] std::size_t used() const noexcept { return used_; }
   [[nodiscard]] bool counts() const noexcept { return counts_; }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <turnwise/gpu/core/token_plan.cuh>
+#include <turnwise/gpu/core/warp.cuh>
 #include <turnwise/importance/turn_statistics.hpp>
 
 #include <cstddef>
@@ -17,8 +18,8 @@ namespace turnwise::gpu::importance::detail {
 using turnwise::importance::ratio_moments;
 using turnwise::importance::turn_statistics;
 
-inline constexpr unsigned warp_lanes = 32;
-inline constexpr unsigned every_lane = 0xffffffffu;
+inline constexpr unsigned warp_lanes = gpu::detail::lanes;
+inline constexpr unsigned every_lane = gpu::detail::all_lanes;
 
 /// Log ratios within +-16 are small: four of them sum up in 32 bits.
 inline constexpr float small_limit = 16.0f;
