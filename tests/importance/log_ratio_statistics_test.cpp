@@ -265,6 +265,18 @@ TEST_SUITE("importance/log_ratio_statistics") {
     check_types<Eigen::bfloat16, double>();
   }
 
+  TEST_CASE("CU-13 log-probs stored as float: equal ones have ratio 1; stored as bfloat16 they do not") {
+    std::vector<std::int64_t> const begin{0}, end{1}, offsets{0, 1}, id{0};
+    rollout_view const batch{begin, end, offsets, id, id};
+    std::vector<float> const logprob{-7.43F};
+    std::vector<Eigen::bfloat16> const rounded{Eigen::bfloat16{-7.43F}};  // -7.4375
+    std::vector<turn_statistics> record(1);
+    log_ratio_statistics(batch, token_logprobs<float, float>{logprob, logprob, {}}, std::span{record});
+    CHECK(std::exp(record[0].log_mean()) == 1.0);
+    log_ratio_statistics(batch, token_logprobs<float, Eigen::bfloat16>{logprob, rounded, {}}, std::span{record});
+    CHECK(std::exp(record[0].log_mean()) == doctest::Approx(1.0075281954445343).epsilon(1e-6));
+  }
+
   TEST_CASE("one unusual token in every lane") {
     for (std::size_t size : {1U, 5U, 8U, 16U, 31U, 48U, 70U})
       for (std::size_t place = 0; place < size; ++place)

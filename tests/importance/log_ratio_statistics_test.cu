@@ -7,6 +7,7 @@
 #include <cuda_fp16.h>
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -165,6 +166,32 @@ void compare(token_batch const& batch, bool odd, bool masked, std::size_t shift,
         });
 }
 
+/// Sum of the log ratios of each turn, nats.
+template <typename Old, typename Rollout>
+std::vector<double> log_sums(std::vector<Old> const& old_logprob, std::vector<Rollout> const& rollout_logprob,
+                             std::vector<std::int64_t> const& begin, std::vector<std::int64_t> const& end) {
+  device_array<Old> const device_old{std::span<Old const>{old_logprob}};
+  device_array<Rollout> const device_rollout{std::span<Rollout const>{rollout_logprob}};
+  device_array<std::int64_t> const device_begin{std::span<std::int64_t const>{begin}};
+  device_array<std::int64_t> const device_end{std::span<std::int64_t const>{end}};
+  device_array<turn_statistics> const records{begin.size()};
+  gpu::rollout_view batch;
+  batch.turns = begin.size();
+  batch.turn_begin = device_begin.view();
+  batch.turn_end = device_end.view();
+  exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(batch.turns, old_logprob.size())};
+  exact_workspace const memory{gpu::importance::log_ratio_statistics_workspace_bytes(old_logprob.size(), false)};
+  side_stream const stream;
+  auto const plan = gpu::make_token_plan(batch, old_logprob.size(), nullptr, plan_memory.whole(), stream);
+  gpu::importance::log_ratio_statistics(plan,
+                                        gpu::token_logprobs<Old, Rollout>{device_old.view(), device_rollout.view(), {}},
+                                        records.span(), memory.whole(), stream);
+  stream.wait();
+  std::vector<double> sums;
+  for (auto const& one : records.host()) sums.push_back(one.log_sum());
+  return sums;
+}
+
 }  // namespace
 
 TEST_SUITE("gpu/importance/log_ratio_statistics" * doctest::skip(!has_device())) {
@@ -192,6 +219,33 @@ TEST_SUITE("gpu/importance/log_ratio_statistics" * doctest::skip(!has_device()))
       compare<double, double>(batch, true, true, shift, gpu::turn_order::unknown);
       compare<float, double>(batch, true, false, shift, gpu::turn_order::unknown);
     }
+  }
+
+  TEST_CASE("CU-07 the scratch of a reduction is used again and again") {
+    // 128 tokens of log ratio k + 1 in round k of eight, a thousand times: a warp's scratch holds one after the other.
+    constexpr std::size_t rounds = 8, size = 128, repeats = 1000;
+    std::size_t const turns = rounds * repeats;
+    std::vector<float> old_logprob;
+    std::vector<std::int64_t> begin, end;
+    for (std::size_t s = 0; s < turns; ++s) {
+      begin.push_back(static_cast<std::int64_t>(old_logprob.size()));
+      old_logprob.resize(old_logprob.size() + size, static_cast<float>(s % rounds + 1));
+      end.push_back(static_cast<std::int64_t>(old_logprob.size()));
+    }
+    auto const sums = log_sums(old_logprob, std::vector<float>(old_logprob.size()), begin, end);
+    std::vector<double> expected;
+    for (std::size_t s = 0; s < turns; ++s)
+      expected.push_back(std::array{128., 256., 384., 512., 640., 768., 896., 1024.}[s % 8]);
+    CHECK(sums == expected);
+  }
+
+  TEST_CASE("CU-13 log-probs stored as float: equal ones have ratio 1; stored as bfloat16 they do not") {
+    std::vector<float> const logprob(100, -7.43f);
+    auto const mean_ratio = [](std::vector<double> const& sums) { return std::exp(sums[0] / 100); };
+    CHECK(mean_ratio(log_sums(logprob, logprob, {0}, {100})) == 1.0);
+    // -7.43 in bfloat16 is -7.4375, as the steps are 1/32 between 4 and 8: exp(0.0075).
+    std::vector<__nv_bfloat16> const rounded(100, __float2bfloat16(-7.43f));
+    CHECK(mean_ratio(log_sums(logprob, rounded, {0}, {100})) == doctest::Approx(1.0075281954445343).epsilon(1e-6));
   }
 
   TEST_CASE("CU-06 no turns, turns without tokens, no tokens at all") {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <span>
@@ -14,9 +15,18 @@
 
 namespace support {
 
+/// False only where there is no device or no driver, which it says, so that ctest can tell it from tests that vanished;
+/// any other trouble ends the program.
 inline bool has_device() {
   int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+  cudaError_t const code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess) return true;
+  if (code != cudaErrorNoDevice && code != cudaErrorInsufficientDriver && code != cudaErrorStubLibrary) {
+    std::fprintf(stderr, "cudaGetDeviceCount: %s\n", cudaGetErrorString(code));
+    std::exit(EXIT_FAILURE);
+  }
+  static bool const told = std::puts("skipped: no CUDA device") >= 0;
+  return !told;
 }
 
 /// How many of `all` random batches to try; the environment's TURNWISE_TEST_SEEDS caps it, for slow checkers.

@@ -13,6 +13,7 @@
 #include <limits>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace support {
@@ -107,19 +108,92 @@ struct step_case {
     }
     if (seed % 2 == 0) mask.clear();
   }
+
+  /// The trajectories `which` alone, with their tokens.
+  [[nodiscard]] step_case picked(std::vector<std::size_t> const& which) const {
+    step_case part;
+    part.trajectory_offsets.push_back(0);
+    for (std::size_t const j : which) {
+      part.group.push_back(group[j]);
+      part.trajectory.push_back(trajectory[j]);
+      for (auto s = static_cast<std::size_t>(trajectory_offsets[j]);
+           s < static_cast<std::size_t>(trajectory_offsets[j + 1]); ++s)
+        part.add_turn(*this, s);
+      part.trajectory_offsets.push_back(static_cast<std::int64_t>(part.begin.size()));
+    }
+    return part;
+  }
+  /// Adds the trajectories of another batch behind these.
+  void append(step_case const& other) {
+    for (std::size_t j = 0; j < other.group.size(); ++j) {
+      group.push_back(other.group[j]);
+      trajectory.push_back(other.trajectory[j]);
+      trajectory_offsets.push_back(trajectory_offsets.back() + other.trajectory_offsets[j + 1] -
+                                   other.trajectory_offsets[j]);
+    }
+    for (std::size_t s = 0; s < other.begin.size(); ++s) add_turn(other, s);
+  }
+
+ private:
+  step_case() = default;
+  void add_turn(step_case const& from, std::size_t s) {
+    begin.push_back(static_cast<std::int64_t>(old_logprob.size()));
+    auto const add = [](auto& to, auto const& values, std::size_t first, std::size_t last) {
+      if (!values.empty())
+        to.insert(to.end(), values.begin() + static_cast<std::ptrdiff_t>(first),
+                  values.begin() + static_cast<std::ptrdiff_t>(last));
+    };
+    auto const first = static_cast<std::size_t>(from.begin[s]);
+    auto const last = static_cast<std::size_t>(from.end[s]);
+    add(old_logprob, from.old_logprob, first, last);
+    add(rollout_logprob, from.rollout_logprob, first, last);
+    add(mask, from.mask, first, last);
+    end.push_back(static_cast<std::int64_t>(old_logprob.size()));
+    add(turn_index, from.turn_index, s, s + 1);
+    add(turn_valid, from.turn_valid, s, s + 1);
+    add(compiled, from.compiled, s, s + 1);
+    add(correct, from.correct, s, s + 1);
+    add(decoy, from.decoy, s, s + 1);
+    add(speedup, from.speedup, s, s + 1);
+    add(generated_us, from.generated_us, s, s + 1);
+    add(total_us, from.total_us, s, s + 1);
+  }
 };
 
-/// The same in device memory.
+/// Device memory whose first element is `shift` elements past an aligned address.
+template <typename T>
+class shifted_array {
+ public:
+  shifted_array(std::vector<T> const& values, std::size_t shift)
+      : shift_(values.empty() ? 0 : shift), memory_([&] {
+          std::vector<T> padded(shift_);
+          padded.insert(padded.end(), values.begin(), values.end());
+          return on_device(padded);
+        }()) {}
+  [[nodiscard]] gpu::device_span<T const> view() const { return memory_.view().subspan(shift_); }
+
+ private:
+  std::size_t shift_;
+  device_array<T> memory_;
+};
+
+/// The same in device memory; arrays are aligned to their elements alone when `shift` is odd.
 class device_step {
  public:
-  explicit device_step(step_case const& one)
+  explicit device_step(step_case const& one, std::size_t shift = 0)
       : turns_(one.begin.size()),
-        numbers_{on_device(one.begin), on_device(one.end),        on_device(one.trajectory_offsets),
-                 on_device(one.group), on_device(one.trajectory), on_device(one.turn_index)},
-        flags_{on_device(one.turn_valid), on_device(one.mask), on_device(one.compiled), on_device(one.correct),
-               on_device(one.decoy)},
-        floats_{on_device(one.old_logprob), on_device(one.rollout_logprob), on_device(one.speedup),
-                on_device(one.generated_us), on_device(one.total_us)} {}
+        numbers_{{one.begin, shift}, {one.end, shift},        {one.trajectory_offsets, shift},
+                 {one.group, shift}, {one.trajectory, shift}, {one.turn_index, shift}},
+        flags_{{one.turn_valid, shift},
+               {one.mask, shift},
+               {one.compiled, shift},
+               {one.correct, shift},
+               {one.decoy, shift}},
+        floats_{{one.old_logprob, shift},
+                {one.rollout_logprob, shift},
+                {one.speedup, shift},
+                {one.generated_us, shift},
+                {one.total_us, shift}} {}
 
   [[nodiscard]] gpu::rollout_view view() const {
     return {.turns = turns_,
@@ -145,9 +219,9 @@ class device_step {
 
  private:
   std::size_t turns_;
-  device_array<std::int64_t> numbers_[6];
-  device_array<std::uint8_t> flags_[5];
-  device_array<float> floats_[5];
+  shifted_array<std::int64_t> numbers_[6];
+  shifted_array<std::uint8_t> flags_[5];
+  shifted_array<float> floats_[5];
 };
 
 /// Outputs of a step in host memory.
@@ -169,57 +243,101 @@ struct host_outputs {
   [[nodiscard]] turnwise::recipe::step_outputs spans() {
     return {reward, turn_return, advantage, reasons, statistics, token_advantage, token_mask, nullptr};
   }
+  /// Those of the turns of the trajectories `which` of a batch with these outputs.
+  [[nodiscard]] host_outputs picked(step_case const& batch, std::vector<std::size_t> const& which) const {
+    host_outputs part{0, 0};
+    for (std::size_t const j : which)
+      for (auto s = static_cast<std::size_t>(batch.trajectory_offsets[j]);
+           s < static_cast<std::size_t>(batch.trajectory_offsets[j + 1]); ++s) {
+        part.reward.push_back(reward[s]);
+        part.turn_return.push_back(turn_return[s]);
+        part.advantage.push_back(advantage[s]);
+        part.reasons.push_back(reasons[s]);
+        part.statistics.push_back(statistics[s]);
+      }
+    return part;
+  }
 };
 
-/// Outputs of a step in device memory.
+/// Outputs of a step in device memory, each `shift` elements past an aligned address.
 class device_outputs {
  public:
-  device_outputs(std::size_t turns, std::size_t tokens)
-      : reward_(turns),
-        turn_return_(turns),
-        advantage_(turns),
-        reasons_(turns),
-        statistics_(turns),
-        token_advantage_(tokens),
-        token_mask_(tokens) {}
+  device_outputs(std::size_t turns, std::size_t tokens, std::size_t shift = 0)
+      : shift_(shift),
+        reward_(turns + shift),
+        turn_return_(turns + shift),
+        advantage_(turns + shift),
+        reasons_(turns + shift),
+        statistics_(turns + shift),
+        token_advantage_(tokens + shift),
+        token_mask_(tokens + shift) {}
   [[nodiscard]] gpu::recipe::step_outputs spans() const {
-    return {reward_.span(),     turn_return_.span(),     advantage_.span(), reasons_.span(),
-            statistics_.span(), token_advantage_.span(), token_mask_.span()};
+    auto const at = [this](auto const& memory) { return memory.span().subspan(shift_); };
+    return {at(reward_),     at(turn_return_),     at(advantage_), at(reasons_),
+            at(statistics_), at(token_advantage_), at(token_mask_)};
   }
   void clear() const {
-    fill_bytes(reward_, 0x5a);
-    fill_bytes(turn_return_, 0x5a);
-    fill_bytes(advantage_, 0x5a);
-    fill_bytes(reasons_, 0x5a);
-    fill_bytes(statistics_, 0x5a);
-    fill_bytes(token_advantage_, 0x5a);
-    fill_bytes(token_mask_, 0x5a);
+    each([](auto const& memory) { fill_bytes(memory, fill); });
   }
   /// Whether every byte is as clear() left it.
   [[nodiscard]] bool untouched() const {
-    auto const holds = [](auto const& memory) {
-      auto const values = memory.host();
-      auto const* const bytes = reinterpret_cast<unsigned char const*>(values.data());
-      return std::all_of(bytes, bytes + values.size() * sizeof values[0],
-                         [](unsigned char byte) { return byte == 0x5a; });
-    };
-    return holds(reward_) && holds(turn_return_) && holds(advantage_) && holds(reasons_) && holds(statistics_) &&
-           holds(token_advantage_) && holds(token_mask_);
+    bool all = true;
+    each([&](auto const& memory) { all &= filled(memory, memory.span().size()); });
+    return all;
   }
-  /// Names of the outputs whose bits differ.
+  [[nodiscard]] host_outputs host() const {
+    host_outputs result{0, 0};
+    auto const copy = [this](auto const& memory, auto& to) {
+      auto const all = memory.host();
+      to.assign(all.begin() + static_cast<std::ptrdiff_t>(shift_), all.end());
+    };
+    copy(reward_, result.reward);
+    copy(turn_return_, result.turn_return);
+    copy(advantage_, result.advantage);
+    copy(reasons_, result.reasons);
+    copy(statistics_, result.statistics);
+    copy(token_advantage_, result.token_advantage);
+    copy(token_mask_, result.token_mask);
+    return result;
+  }
+  /// Names of the outputs whose bits differ, or that were written before their first element.
   [[nodiscard]] std::string differences(host_outputs const& expected) const {
     std::string names;
-    if (!same_numbers(reward_.host(), expected.reward)) names += " reward";
-    if (!same_bits(turn_return_.host(), expected.turn_return)) names += " turn_return";
-    if (!same_bits(advantage_.host(), expected.advantage)) names += " advantage";
-    if (!same_bits(reasons_.host(), expected.reasons)) names += " reasons";
-    if (!same_bits(statistics_.host(), expected.statistics)) names += " statistics";
-    if (!same_bits(token_advantage_.host(), expected.token_advantage)) names += " token_advantage";
-    if (!same_bits(token_mask_.host(), expected.token_mask)) names += " token_mask";
+    auto const got = host();
+    auto const compare = [&](char const* name, auto const& memory, bool same) {
+      if (!same || !filled(memory, shift_)) names += std::string{" "} + name;
+    };
+    compare("reward", reward_, same_numbers(got.reward, expected.reward));
+    compare("turn_return", turn_return_, same_bits(got.turn_return, expected.turn_return));
+    compare("advantage", advantage_, same_bits(got.advantage, expected.advantage));
+    compare("reasons", reasons_, same_bits(got.reasons, expected.reasons));
+    compare("statistics", statistics_, same_bits(got.statistics, expected.statistics));
+    compare("token_advantage", token_advantage_, same_bits(got.token_advantage, expected.token_advantage));
+    compare("token_mask", token_mask_, same_bits(got.token_mask, expected.token_mask));
     return names;
   }
 
  private:
+  static constexpr int fill = 0x5a;
+  /// Whether the first `count` elements are as clear() left them.
+  template <typename T>
+  static bool filled(device_array<T> const& memory, std::size_t count) {
+    auto const values = memory.host();
+    auto const* const bytes = reinterpret_cast<unsigned char const*>(values.data());
+    return std::all_of(bytes, bytes + count * sizeof(T), [](unsigned char byte) { return byte == fill; });
+  }
+  template <typename Visit>
+  void each(Visit visit) const {
+    visit(reward_);
+    visit(turn_return_);
+    visit(advantage_);
+    visit(reasons_);
+    visit(statistics_);
+    visit(token_advantage_);
+    visit(token_mask_);
+  }
+
+  std::size_t shift_;
   device_array<double> reward_, turn_return_, advantage_;
   device_array<reason_flags> reasons_;
   device_array<turn_statistics> statistics_;

@@ -26,14 +26,21 @@ inline constexpr reason_flags token_veto = 1u << 7;       ///< a single token ra
 inline constexpr reason_flags profiling = 1u << 8;        ///< lost the draw on its profiling ratio
 inline constexpr reason_flags invalid_profile = 1u << 9;  ///< its profile has no meaning
 inline constexpr reason_flags stale = 1u << 10;           ///< sampled by a policy version that is too old
+inline constexpr reason_flags token_outlier = 1u << 11;   ///< a single token ratio above the outlier threshold
+inline constexpr reason_flags divergence = 1u << 12;      ///< a k1, k2 or k3 estimate outside its bounds
+inline constexpr reason_flags off_policy = 1u << 13;      ///< negative advantage, sampled far from the policy
+inline constexpr reason_flags group_spread = 1u << 14;    ///< the outcomes or returns of its group hardly differ
+inline constexpr reason_flags group_accuracy = 1u << 15;  ///< its group is solved too often or too rarely
+inline constexpr reason_flags not_drawn = 1u << 16;       ///< left out by down-sampling
 
 /// The reasons that make a turn invalid: advantage 0, in no baseline, no other reason.
 inline constexpr reason_flags any_invalid = invalid | unscored | unscored_future;
 
 /// Name of each bit, in bit order.
-inline constexpr std::array<std::string_view, 11> names{
+inline constexpr std::array<std::string_view, 17> names{
     "invalid",    "unscored",   "unscored_future", "no_token",        "non_finite", "ratio_low",
-    "ratio_high", "token_veto", "profiling",       "invalid_profile", "stale"};
+    "ratio_high", "token_veto", "profiling",       "invalid_profile", "stale",      "token_outlier",
+    "divergence", "off_policy", "group_spread",    "group_accuracy",  "not_drawn"};
 }  // namespace reason
 
 /// Takes part in baselines.

@@ -77,6 +77,8 @@ TURNWISE_KERNEL void discounted_return_kernel(rollout_view batch, device_span<T 
 
 }  // namespace detail
 
+inline constexpr std::size_t discounted_return_workspace_bytes = 0;  ///< takes no workspace
+
 /// Discounted sum of the rewards of a turn and of the turns after it in its trajectory: the device version, with the
 /// same bits.
 ///

@@ -12,7 +12,7 @@
 namespace turnwise::gpu::advantage {
 namespace detail {
 
-inline constexpr unsigned writer_warps = 4;
+inline constexpr unsigned writer_warps = TURNWISE_GPU_BLOCK_WARPS;
 inline constexpr unsigned writer_lanes = gpu::detail::lanes;
 
 /// What a warp writes of one chunk.
@@ -123,6 +123,8 @@ void check_per_token(token_plan const& plan, token_writer<A, T> const& writer) {
 }
 
 }  // namespace detail
+
+inline constexpr std::size_t per_token_workspace_bytes = 0;  ///< takes no workspace
 
 /// Writes each token's advantage and loss mask: the device version, with the same bits. One launch, no workspace.
 ///

@@ -10,5 +10,15 @@
 #error "turnwise needs CUDA 12.4 or newer"
 #endif
 
+// The launch shape, for tuning and tests: the largest grid, and the warps of a block whose warps work on their own (1 to
+// 4). No result depends on it. All units of a program must agree on it.
+#ifndef TURNWISE_GPU_MAX_BLOCKS
+#define TURNWISE_GPU_MAX_BLOCKS 2147483647
+#endif
+#ifndef TURNWISE_GPU_BLOCK_WARPS
+#define TURNWISE_GPU_BLOCK_WARPS 4
+#endif
+static_assert(TURNWISE_GPU_MAX_BLOCKS >= 1 && TURNWISE_GPU_BLOCK_WARPS >= 1 && TURNWISE_GPU_BLOCK_WARPS <= 4);
+
 // Kernels in a header: local to the translation unit, so that two units never share or clash.
 #define TURNWISE_KERNEL static __global__

@@ -5,7 +5,6 @@
 #include <turnwise/gpu/core/error.cuh>
 
 #include <cstddef>
-#include <limits>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -25,7 +24,7 @@ namespace turnwise::gpu {
 /// Blocks of a one-dimensional grid over `count` items; rows go to x, which holds 2^31 - 1 blocks, so kernels stride.
 [[nodiscard]] constexpr unsigned grid_blocks(std::size_t count, std::size_t per_block) noexcept {
   std::size_t const blocks = ceil_div(count, per_block);
-  constexpr std::size_t most = std::numeric_limits<int>::max();
+  constexpr std::size_t most = TURNWISE_GPU_MAX_BLOCKS;
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 

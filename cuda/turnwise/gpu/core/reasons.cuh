@@ -23,6 +23,8 @@ TURNWISE_KERNEL void begin_reasons_kernel(rollout_view batch, device_span<reason
 
 }  // namespace detail
 
+inline constexpr std::size_t begin_reasons_workspace_bytes = 0;  ///< takes no workspace
+
 /// Sets each turn's reasons to `invalid` where the caller flagged it off, else to none.
 ///
 /// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph. One launch, no workspace.

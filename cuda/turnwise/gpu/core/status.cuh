@@ -25,7 +25,9 @@ enum class status_code : std::uint8_t {
   unscored = 9,             ///< NaN under unscored_policy::error
   turn_return = 10,         ///< not finite, or beyond the magnitude limit
   non_finite = 11,          ///< a log ratio under non_finite_policy::error
-  invalid_profile = 12      ///< under invalid_profile_policy::error
+  invalid_profile = 12,     ///< under invalid_profile_policy::error
+  weight = 13,              ///< a baseline weight that is negative, not finite or beyond the magnitude limit
+  token_value = 14          ///< a reward, value or log ratio of a token that is not finite or beyond its limit
 };
 
 /// A status in device memory, all zero at the start (cudaMemsetAsync); keeps the lowest code and its lowest index.
@@ -35,7 +37,7 @@ struct status_record {
   TURNWISE_HOST_DEVICE constexpr status_code code() const noexcept {
     return complement == 0 ? status_code::ok : static_cast<status_code>(~complement >> 56);
   }
-  /// First bad index of that kind (a turn, or a trajectory).
+  /// First bad index of that kind (a turn, a trajectory, or a token).
   TURNWISE_HOST_DEVICE constexpr std::int64_t index() const noexcept {
     return static_cast<std::int64_t>(~complement & ((1ull << 56) - 1));
   }
@@ -62,7 +64,9 @@ inline void check(status_record const& status) {
                                     "a reward is NaN, at turn ",
                                     "a return is not finite or beyond the magnitude limit, at turn ",
                                     "a log ratio is not finite, at turn ",
-                                    "a profile has no meaning, at turn "};
+                                    "a profile has no meaning, at turn ",
+                                    "a baseline weight is negative, not finite or too large, at turn ",
+                                    "a value is not finite or beyond its limit, at token "};
   if (status.code() != status_code::ok) fail("device: ", what[static_cast<int>(status.code())], status.index());
 }
 

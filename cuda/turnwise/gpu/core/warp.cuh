@@ -13,7 +13,7 @@ inline constexpr int lanes = 32;
 inline constexpr unsigned all_lanes = 0xffffffffu;
 
 /// Threads of a block whose warps work on their own.
-inline constexpr unsigned warp_block_threads = 128;
+inline constexpr unsigned warp_block_threads = TURNWISE_GPU_BLOCK_WARPS * lanes;
 
 /// Blocks for `count` items of a warp each. More items than these warps: each warp takes several.
 [[nodiscard]] constexpr unsigned warp_blocks(std::size_t count) noexcept {

@@ -101,6 +101,8 @@ TURNWISE_KERNEL void group_gate_kernel(gate_call<E, T> call) {
 
 }  // namespace detail
 
+inline constexpr std::size_t group_gate_workspace_bytes = 0;  ///< takes no workspace
+
 /// Correctness reward plus a speed bonus that is min-max normalised in the group and gated on the group's accuracy: the
 /// device version, with the same bits (of a NaN reward it is not told which NaN).
 ///

@@ -89,6 +89,8 @@ TURNWISE_KERNEL void kernel_reward_kernel(evaluation<E> turns, kernel_reward_opt
 
 }  // namespace detail
 
+inline constexpr std::size_t kernel_reward_workspace_bytes = 0;  ///< takes no workspace
+
 /// Reward of each turn from its correctness, speedup and profiling ratio: the device version, with the same bits (of a
 /// NaN reward it is not told which NaN).
 ///
