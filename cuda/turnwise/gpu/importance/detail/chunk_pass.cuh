@@ -38,7 +38,7 @@ struct chunk_outputs {
 
 /// Warps in a block: as many as the shared memory that needs no asking for holds.
 template <bool Moments>
-inline constexpr unsigned chunk_warps = Moments && TURNWISE_GPU_BLOCK_WARPS > 2 ? 2 : TURNWISE_GPU_BLOCK_WARPS;
+inline constexpr unsigned chunk_warps = Moments&& TURNWISE_GPU_BLOCK_WARPS > 2 ? 2 : TURNWISE_GPU_BLOCK_WARPS;
 
 /// Shared memory of one warp: a chunk's log ratios, and the sums of its blocks.
 template <real Wide, bool Moments>
