@@ -20,7 +20,7 @@ using turnwise::metrics::detail::elements;
 using turnwise::metrics::detail::record_totals;
 
 inline constexpr unsigned threads = 256;
-inline constexpr int turn_counts = 32;
+inline constexpr int turn_counts = 21 + static_cast<int>(reason::names.size());
 inline constexpr int class_counts = 10;
 inline constexpr int sums = 5;                  ///< of doubles
 inline constexpr std::size_t sum_lanes = 1024;  ///< partial sums of each; those that the order has no use for are 0
