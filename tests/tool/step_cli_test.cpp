@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <turnwise/core/reason.hpp>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -156,7 +158,7 @@ TEST_SUITE("tool/step_cli") {
     CHECK(turns == 758);
     CHECK(kept_by_index == kept);
     CHECK(report["metrics"]["reasons"]["profiling"] == profiling);
-    CHECK(report["metrics"]["reasons"].size() == 11);
+    CHECK(report["metrics"]["reasons"].size() == turnwise::reason::names.size());
   }
 
   TEST_CASE("rewards, returns and advantages are those of the published trainer") {
