@@ -100,7 +100,8 @@ std::vector<sample_trajectory> const five_tokens{
                {.log_ratio = {0, 0}, .rollout_logprob = {-3, -4}}}},
     {.id = 2, .turns = {{.log_ratio = {2 * ln2}, .rollout_logprob = {-5}}}}};
 
-std::array<std::int64_t, reason::names.size()> reason_counts(std::vector<std::pair<std::size_t, std::int64_t>> const& counts) {
+std::array<std::int64_t, reason::names.size()> reason_counts(
+    std::vector<std::pair<std::size_t, std::int64_t>> const& counts) {
   std::array<std::int64_t, reason::names.size()> result{};
   for (auto const& [bit, count] : counts) result[bit] = count;
   return result;
