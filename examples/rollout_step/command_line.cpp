@@ -60,28 +60,32 @@ void add_recipe(CLI::App& app, command_line& given) {
   add_choice(app, "--recipe", given.recipe, recipe_choices, "Which published system (default dr_kernel)");
   add_choice(app, "--preset", given.preset, preset_choices, "dr_kernel: whose settings (default released)");
   add_choice(app, "--group-by", given.group_by, group_by_choices, "kernel_zero: what is compared (default prompt)");
-  add_number(app, "--gamma", given.gamma, "Discount of later turns' rewards, in [0, 1] (default 1)")->type_name("G");
+  add_number(app, "--gamma", given.gamma, "Discount of later turns' rewards, in [0, 1] (default 1, kevin 0.4)")
+      ->type_name("G");
+  add_choice(app, "--return", given.return_kind, return_choices,
+             "kevin: which rewards a turn is credited with (default sum)");
   add_choice(app, "--singleton", given.singleton, singleton_choices,
-             "What a turn without others gets (default keep: its return)");
+             "dr_kernel: what a turn without others gets (default keep: its return)");
   add_choice(app, "--baseline-members", given.baseline_members, members_choices,
-             "Whose returns enter baselines (default valid; kept needs --singleton zero or others)");
+             "Whose returns enter baselines (default valid; kept: dr_kernel needs --singleton zero or others)");
   add_choice(app, "--unscored", given.unscored, unscored_choices,
              "What a missing reward (NaN) does to earlier turns (default exclude)");
 
-  app.option_defaults()->group("Reward of dr_kernel");
-  add_number(app, "--correct-weight", given.correct_weight, "Weight of correctness (released 0.5, paper 1)")
+  app.option_defaults()->group("Reward of dr_kernel and kevin");
+  add_number(app, "--correct-weight", given.correct_weight, "Weight of correctness (released 0.5, paper 1; kevin 0.3)")
       ->type_name("W");
-  add_number(app, "--speedup-weight", given.speedup_weight, "Weight of the speedup (released 0.5, paper 1)")
+  add_number(app, "--speedup-weight", given.speedup_weight, "Weight of the speedup (released 0.5, paper 1; kevin 1)")
       ->type_name("W");
-  add_number(app, "--profiling-weight", given.profiling_weight, "Weight of the profiling ratio (released 0.5, paper 1)")
+  add_number(app, "--profiling-weight", given.profiling_weight,
+             "dr_kernel: weight of the profiling ratio (released 0.5, paper 1)")
       ->type_name("W");
-  add_number(app, "--speedup-cap", given.speedup_cap, "Larger speedups count as this (released 3, paper inf)")
+  add_number(app, "--speedup-cap", given.speedup_cap, "Larger speedups count as this (released 3; paper and kevin inf)")
       ->type_name("X");
   add_number(app, "--speedup-floor", given.speedup_floor, "Smaller speedups count as 0 (default 0)")->type_name("X");
 }
 
 void add_filters(CLI::App& app, command_line& given) {
-  app.option_defaults()->group("Filters (kernel_zero: off unless one of their options is given)");
+  app.option_defaults()->group("Filters (kernel_zero, kevin: off unless one of their options is given)");
   add_choice(app, "--ratio-level", given.ratio_level, scope_choices,
              "What the importance ratio is taken over (default trajectory)");
   add_choice(app, "--ratio-kind", given.ratio_kind, ratio_kind_choices,

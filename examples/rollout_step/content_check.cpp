@@ -2,7 +2,7 @@
 
 #include "error.hpp"
 
-#include <turnwise/advantage/discounted_return.hpp>
+#include <turnwise/advantage/turn_return.hpp>
 
 #include <cmath>
 #include <limits>
@@ -51,7 +51,9 @@ void check_ingredients(input_rows const& rows, step_options const& options) {
     };
     finite("speedup.npy", turns.speedup[row]);
     double pays = turns.speedup[row];  // kernel_zero takes differences of speedups
-    if (options.is_dr_kernel()) {
+    if (options.recipe == recipe_name::kevin) {
+      pays = turnwise::reward::correct_kernel_reward(turns.speedup[row], 0, 0, options.kevin.reward.as_kernel_reward());
+    } else if (options.recipe == recipe_name::dr_kernel) {
       finite("generated_us.npy", turns.generated_us[row]);
       finite("total_us.npy", turns.total_us[row]);
       pays = turnwise::reward::correct_kernel_reward(turns.speedup[row], turns.generated_us[row], turns.total_us[row],
@@ -78,8 +80,8 @@ std::vector<reason_flags> settled_reasons(input_rows const& rows, turnwise::roll
   }
   turnwise::rollout_view const batch = order.view();
   turnwise::begin_reasons(batch, reasons);
-  turnwise::advantage::discounted_return(batch, reward, options.turn_return(), std::span<reason_flags>{reasons},
-                                         std::span<double>{reward});
+  turnwise::advantage::turn_return(batch, reward, options.turn_return(), std::span<reason_flags>{reasons},
+                                   std::span<double>{reward});
   order.scatter(reasons, std::span<reason_flags>{by_row});
   return by_row;
 }

@@ -56,18 +56,30 @@ json filters_json(step_options const& options) {
   return object;
 }
 
+/// The options of kernel_reward and kevin_score that both have.
+template <typename Reward>
+json reward_json(Reward const& reward) {
+  json object{{"correct_weight", reward.correct_weight}, {"speedup_weight", reward.speedup_weight}};
+  if constexpr (requires { reward.profiling_weight; }) object["profiling_weight"] = reward.profiling_weight;
+  object["speedup_cap"] = limit(reward.speedup_cap);
+  object["speedup_floor"] = reward.speedup_floor;
+  return object;
+}
+
 json options_json(step_options const& options) {
   json object{{"recipe", name_of(recipe_choices, options.recipe)}};
-  if (options.is_dr_kernel()) {
+  if (options.recipe == recipe_name::dr_kernel) {
     auto const& recipe = options.dr_kernel;
     object["preset"] = name_of(preset_choices, options.preset);
     object["gamma"] = recipe.turn_return.gamma;
-    object["reward"] = {{"correct_weight", recipe.reward.correct_weight},
-                        {"speedup_weight", recipe.reward.speedup_weight},
-                        {"profiling_weight", recipe.reward.profiling_weight},
-                        {"speedup_cap", limit(recipe.reward.speedup_cap)},
-                        {"speedup_floor", recipe.reward.speedup_floor}};
+    object["reward"] = reward_json(recipe.reward);
     object["singleton"] = name_of(singleton_choices, recipe.advantage.singleton);
+    object["baseline_members"] = name_of(members_choices, recipe.advantage.members);
+  } else if (options.recipe == recipe_name::kevin) {
+    auto const& recipe = options.kevin;
+    object["return"] = name_of(return_choices, recipe.turn_return.kind);
+    object["gamma"] = uses_gamma(recipe.turn_return.kind) ? json(recipe.turn_return.gamma) : json(nullptr);
+    object["reward"] = reward_json(recipe.reward);
     object["baseline_members"] = name_of(members_choices, recipe.advantage.members);
   } else {
     auto const& reward = options.kernel_zero.reward;

@@ -110,12 +110,15 @@ void apply_filters(command_line const& given, filter_options const& defaults, fi
   override_choice(filters.usable_tokens.non_finite, given.non_finite);
 }
 
-void apply_reward(command_line const& given, turnwise::reward::kernel_reward_options& reward) {
+/// @param reward  of dr_kernel or kevin.
+template <typename Reward>
+void apply_reward(command_line const& given, Reward& reward) {
   auto const finite = [](double value) { return within_limit(value); };
   constexpr std::string_view expected = "a finite number";
   override_number(reward.correct_weight, given.correct_weight, "--correct-weight", finite, expected);
   override_number(reward.speedup_weight, given.speedup_weight, "--speedup-weight", finite, expected);
-  override_number(reward.profiling_weight, given.profiling_weight, "--profiling-weight", finite, expected);
+  if constexpr (requires { reward.profiling_weight; })
+    override_number(reward.profiling_weight, given.profiling_weight, "--profiling-weight", finite, expected);
   override_number(reward.speedup_floor, given.speedup_floor, "--speedup-floor", finite, expected);
   auto const is_number = [](double value) { return !std::isnan(value); };
   override_number(reward.speedup_cap, given.speedup_cap, "--speedup-cap", is_number, "a number");
@@ -124,16 +127,20 @@ void apply_reward(command_line const& given, turnwise::reward::kernel_reward_opt
          reward.speedup_floor);
 }
 
+void apply_gamma(command_line const& given, double& gamma) {
+  override_number(
+      gamma, given.gamma, "--gamma", [](double value) { return value >= 0 && value <= 1; }, "a number in [0, 1]");
+}
+
 void apply_dr_kernel(command_line const& given, step_options& options) {
   using turnwise::recipe::dr_kernel_options;
+  refuse(given.return_kind.has_value(), "--return", "the return of dr_kernel is the discounted sum");
   refuse(given.group_by.has_value(), "--group-by", "dr_kernel compares the turns of a prompt at one turn index");
   override_choice(options.preset, given.preset);
   auto& recipe = options.dr_kernel;
   recipe = options.preset == preset_name::paper ? dr_kernel_options::paper() : dr_kernel_options::released();
   recipe.threads = options.threads;
-  override_number(
-      recipe.turn_return.gamma, given.gamma, "--gamma", [](double value) { return value >= 0 && value <= 1; },
-      "a number in [0, 1]");
+  apply_gamma(given, recipe.turn_return.gamma);
   override_choice(recipe.turn_return.unscored, given.unscored);
   apply_reward(given, recipe.reward);
   override_choice(recipe.advantage.singleton, given.singleton);
@@ -150,6 +157,7 @@ void apply_kernel_zero(command_line const& given, step_options& options) {
   constexpr std::string_view reason = "not an option of kernel_zero";
   refuse(given.preset.has_value(), "--preset", reason);
   refuse(given.gamma.has_value(), "--gamma", "not an option of kernel_zero, whose return is the turn's own reward");
+  refuse(given.return_kind.has_value(), "--return", reason);
   refuse(given.singleton.has_value(), "--singleton", reason);
   refuse(given.baseline_members.has_value(), "--baseline-members", reason);
   refuse(given.correct_weight.has_value(), "--correct-weight", reason);
@@ -161,6 +169,24 @@ void apply_kernel_zero(command_line const& given, step_options& options) {
   recipe.threads = options.threads;
   override_choice(recipe.groups, given.group_by);
   override_choice(recipe.unscored, given.unscored);
+  apply_filters(given, turnwise::recipe::dr_kernel_options::released().filters, recipe.filters, recipe.metrics.band);
+}
+
+void apply_kevin(command_line const& given, step_options& options) {
+  constexpr std::string_view reason = "not an option of kevin";
+  refuse(given.preset.has_value(), "--preset", reason);
+  refuse(given.group_by.has_value(), "--group-by", "kevin compares all turns of a prompt");
+  refuse(given.singleton.has_value(), "--singleton", reason);
+  refuse(given.profiling_weight.has_value(), "--profiling-weight", reason);
+  auto& recipe = options.kevin;
+  recipe.threads = options.threads;
+  override_choice(recipe.turn_return.kind, given.return_kind);
+  refuse(given.gamma.has_value() && !uses_gamma(recipe.turn_return.kind), "--gamma",
+         "this --return looks at no later turn");
+  apply_gamma(given, recipe.turn_return.gamma);
+  override_choice(recipe.turn_return.unscored, given.unscored);
+  apply_reward(given, recipe.reward);
+  override_choice(recipe.advantage.members, given.baseline_members);
   apply_filters(given, turnwise::recipe::dr_kernel_options::released().filters, recipe.filters, recipe.metrics.band);
 }
 
@@ -185,10 +211,17 @@ step_options make_options(command_line const& given) {
   refuse(options.backend == backend_name::cuda, "--backend",
          "this turnwise-step was built without CUDA (CMake option TURNWISE_CUDA)");
 #endif
-  if (options.is_dr_kernel())
-    apply_dr_kernel(given, options);
-  else
-    apply_kernel_zero(given, options);
+  switch (options.recipe) {
+    case recipe_name::dr_kernel:
+      apply_dr_kernel(given, options);
+      break;
+    case recipe_name::kernel_zero:
+      apply_kernel_zero(given, options);
+      break;
+    case recipe_name::kevin:
+      apply_kevin(given, options);
+      break;
+  }
   return options;
 }
 

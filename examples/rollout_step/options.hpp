@@ -4,6 +4,7 @@
 
 #include <turnwise/recipe/dr_kernel.hpp>
 #include <turnwise/recipe/kernel_zero.hpp>
+#include <turnwise/recipe/kevin.hpp>
 
 #include <array>
 #include <cstdint>
@@ -14,7 +15,7 @@
 
 namespace rollout_step {
 
-enum class recipe_name : std::uint8_t { dr_kernel, kernel_zero };
+enum class recipe_name : std::uint8_t { dr_kernel, kernel_zero, kevin };
 enum class preset_name : std::uint8_t { paper, released };
 enum class backend_name : std::uint8_t { cpu, cuda };
 
@@ -26,6 +27,7 @@ struct choice {
 };
 
 using turnwise::advantage::baseline_members;
+using turnwise::advantage::return_kind;
 using turnwise::advantage::singleton_policy;
 using turnwise::advantage::unscored_policy;
 using turnwise::rejection::invalid_profile_policy;
@@ -34,13 +36,18 @@ using turnwise::rejection::ratio_kind;
 using turnwise::rejection::scope;
 
 inline constexpr std::array recipe_choices{choice<recipe_name>{"dr_kernel", recipe_name::dr_kernel},
-                                           choice<recipe_name>{"kernel_zero", recipe_name::kernel_zero}};
+                                           choice<recipe_name>{"kernel_zero", recipe_name::kernel_zero},
+                                           choice<recipe_name>{"kevin", recipe_name::kevin}};
 inline constexpr std::array preset_choices{choice<preset_name>{"paper", preset_name::paper},
                                            choice<preset_name>{"released", preset_name::released}};
 inline constexpr std::array backend_choices{choice<backend_name>{"cpu", backend_name::cpu},
                                             choice<backend_name>{"cuda", backend_name::cuda}};
 inline constexpr std::array group_by_choices{choice<turnwise::group_by>{"prompt", turnwise::group_by::group},
                                              choice<turnwise::group_by>{"turn", turnwise::group_by::turn}};
+inline constexpr std::array return_choices{
+    choice<return_kind>{"sum", return_kind::discounted_sum}, choice<return_kind>{"max", return_kind::max},
+    choice<return_kind>{"last", return_kind::last}, choice<return_kind>{"current", return_kind::current},
+    choice<return_kind>{"best_so_far", return_kind::best_so_far}};
 inline constexpr std::array scope_choices{choice<scope>{"turn", scope::turn},
                                           choice<scope>{"trajectory", scope::trajectory}};
 inline constexpr std::array ratio_kind_choices{choice<ratio_kind>{"geometric", ratio_kind::geometric},
@@ -61,6 +68,11 @@ inline constexpr std::array non_finite_choices{choice<non_finite_policy>{"reject
                                                choice<non_finite_policy>{"neutral", non_finite_policy::neutral},
                                                choice<non_finite_policy>{"error", non_finite_policy::error}};
 
+/// Kinds that look at later turns.
+[[nodiscard]] constexpr bool uses_gamma(return_kind kind) {
+  return kind != return_kind::current && kind != return_kind::best_so_far;
+}
+
 template <typename E, std::size_t N>
 [[nodiscard]] constexpr std::string_view name_of(std::array<choice<E>, N> const& choices, E value) {
   for (auto const& one : choices)
@@ -77,6 +89,7 @@ struct command_line {
   std::optional<preset_name> preset;
   std::optional<backend_name> backend;
   std::optional<turnwise::group_by> group_by;
+  std::optional<turnwise::advantage::return_kind> return_kind;
   std::optional<scope> ratio_level, veto_scope;
   std::optional<turnwise::rejection::ratio_kind> ratio_kind;
   std::optional<singleton_policy> singleton;
@@ -101,22 +114,49 @@ struct step_options {
   preset_name preset = preset_name::released;  ///< of dr_kernel
   turnwise::recipe::dr_kernel_options dr_kernel{};
   turnwise::recipe::kernel_zero_options kernel_zero{};
+  turnwise::recipe::kevin_options kevin{};
   turnwise::draw_key key{0, 0};
   int threads = 0;
   backend_name backend = backend_name::cpu;
   bool json = false;
 
-  [[nodiscard]] bool is_dr_kernel() const { return recipe == recipe_name::dr_kernel; }
+  /// Calls use(options) with those of the chosen recipe.
+  template <typename Use>
+  auto& with_recipe(Use use) const {
+    switch (recipe) {
+      case recipe_name::dr_kernel:
+        return use(dr_kernel);
+      case recipe_name::kernel_zero:
+        return use(kernel_zero);
+      default:
+        return use(kevin);
+    }
+  }
   [[nodiscard]] turnwise::recipe::filter_options const& filters() const {
-    return is_dr_kernel() ? dr_kernel.filters : kernel_zero.filters;
+    return with_recipe([](auto const& options) -> auto& { return options.filters; });
+  }
+  [[nodiscard]] turnwise::metrics::mismatch_options const& metrics() const {
+    return with_recipe([](auto const& options) -> auto& { return options.metrics; });
   }
   /// The band that metrics and geometric_ratio.npy go by, also where it is no filter.
-  [[nodiscard]] turnwise::rejection::ratio_band_options const& band() const {
-    return is_dr_kernel() ? dr_kernel.metrics.band : kernel_zero.metrics.band;
+  [[nodiscard]] turnwise::rejection::ratio_band_options const& band() const { return metrics().band; }
+  /// The speedup that counts as an outlier for the metrics.
+  [[nodiscard]] double speedup_cap() const {
+    return recipe == recipe_name::dr_kernel ? dr_kernel.reward.speedup_cap
+           : recipe == recipe_name::kevin   ? kevin.reward.speedup_cap
+                                            : kernel_zero.metrics.speedup_cap;
   }
-  [[nodiscard]] turnwise::advantage::discounted_return_options turn_return() const {
-    return is_dr_kernel() ? dr_kernel.turn_return
-                          : turnwise::advantage::discounted_return_options{0, kernel_zero.unscored};
+  [[nodiscard]] turnwise::group_by groups() const {
+    return recipe == recipe_name::dr_kernel ? turnwise::group_by::turn
+           : recipe == recipe_name::kevin   ? turnwise::group_by::group
+                                            : kernel_zero.groups;
+  }
+  [[nodiscard]] turnwise::advantage::turn_return_options turn_return() const {
+    if (recipe == recipe_name::kevin) return kevin.turn_return;
+    auto const sum = return_kind::discounted_sum;
+    return recipe == recipe_name::dr_kernel ? turnwise::advantage::turn_return_options{sum, dr_kernel.turn_return.gamma,
+                                                                                       dr_kernel.turn_return.unscored}
+                                            : turnwise::advantage::turn_return_options{sum, 0, kernel_zero.unscored};
   }
 };
 

@@ -54,10 +54,17 @@ turn_results run_on_cpu(recipe_inputs const& inputs, step_options const& options
                                            .token_advantage = turns.token_advantage,
                                            .metrics = &turns.metrics};
   auto const start = std::chrono::steady_clock::now();
-  if (options.is_dr_kernel())
-    turnwise::recipe::dr_kernel(inputs.batch, recipe_inputs, options.dr_kernel, options.key, out);
-  else
-    turnwise::recipe::kernel_zero(inputs.batch, recipe_inputs, options.kernel_zero, options.key, out);
+  switch (options.recipe) {
+    case recipe_name::dr_kernel:
+      turnwise::recipe::dr_kernel(inputs.batch, recipe_inputs, options.dr_kernel, options.key, out);
+      break;
+    case recipe_name::kernel_zero:
+      turnwise::recipe::kernel_zero(inputs.batch, recipe_inputs, options.kernel_zero, options.key, out);
+      break;
+    case recipe_name::kevin:
+      turnwise::recipe::kevin(inputs.batch, recipe_inputs, options.kevin, options.key, out);
+      break;
+  }
   turns.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return turns;
 }

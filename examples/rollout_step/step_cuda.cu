@@ -6,6 +6,7 @@
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 #include <turnwise/gpu/recipe/dr_kernel.cuh>
 #include <turnwise/gpu/recipe/kernel_zero.cuh>
+#include <turnwise/gpu/recipe/kevin.cuh>
 
 #include <algorithm>
 #include <chrono>
@@ -49,8 +50,16 @@ class device_memory {
   std::size_t bytes_;
 };
 
-turnwise::group_by grouping_kind(step_options const& options) {
-  return options.is_dr_kernel() ? turnwise::group_by::turn : options.kernel_zero.groups;
+/// Scratch of the chosen recipe.
+std::size_t recipe_workspace_bytes(step_options const& options, std::size_t turns, std::size_t tokens) {
+  switch (options.recipe) {
+    case recipe_name::dr_kernel:
+      return gpu::recipe::dr_kernel_workspace_bytes(turns, tokens);
+    case recipe_name::kernel_zero:
+      return gpu::recipe::kernel_zero_workspace_bytes(turns, tokens);
+    default:
+      return gpu::recipe::kevin_workspace_bytes(turns, tokens);
+  }
 }
 
 /// A batch with log-probs of type L and all that a step over it needs, on the device.
@@ -94,15 +103,23 @@ class device_step {
     ::cuda::stream_ref const stream{stream_};
     gpu::check(cudaMemsetAsync(status_.data(), 0, sizeof(gpu::status_record), stream_), "cudaMemsetAsync");
     auto const groups =
-        gpu::make_grouping(view_, grouping_kind(options), status_.data(), gpu::workspace{grouping_memory_}, stream);
+        gpu::make_grouping(view_, options.groups(), status_.data(), gpu::workspace{grouping_memory_}, stream);
     auto const plan = gpu::make_token_plan(view_, tokens_, status_.data(), gpu::workspace{plan_memory_}, stream);
     gpu::workspace const scratch{scratch_};
-    if (options.is_dr_kernel())
-      gpu::recipe::dr_kernel(view_, groups, plan, inputs_, options.dr_kernel, options.key, out_, status_.data(),
-                             scratch, stream);
-    else
-      gpu::recipe::kernel_zero(view_, groups, plan, inputs_, options.kernel_zero, options.key, out_, status_.data(),
+    switch (options.recipe) {
+      case recipe_name::dr_kernel:
+        gpu::recipe::dr_kernel(view_, groups, plan, inputs_, options.dr_kernel, options.key, out_, status_.data(),
                                scratch, stream);
+        break;
+      case recipe_name::kernel_zero:
+        gpu::recipe::kernel_zero(view_, groups, plan, inputs_, options.kernel_zero, options.key, out_, status_.data(),
+                                 scratch, stream);
+        break;
+      case recipe_name::kevin:
+        gpu::recipe::kevin(view_, groups, plan, inputs_, options.kevin, options.key, out_, status_.data(), scratch,
+                           stream);
+        break;
+    }
     gpu::importance::log_ratio_statistics(plan, inputs_.tokens, out_.statistics, moments_, scratch, stream);
   }
 
@@ -134,13 +151,12 @@ class device_step {
     moments_ = blocks.take<ratio_moments>(turns, "moments");
     status_ = blocks.take<gpu::status_record>(1, "status");
     grouping_memory_ = blocks.take<std::byte>(
-        gpu::grouping_workspace_bytes(turns, view_.trajectories(), grouping_kind(options)), "grouping");
+        gpu::grouping_workspace_bytes(turns, view_.trajectories(), options.groups()), "grouping");
     plan_memory_ = blocks.take<std::byte>(gpu::token_plan_workspace_bytes(turns, tokens_), "token plan");
-    std::size_t const recipe_bytes = options.is_dr_kernel() ? gpu::recipe::dr_kernel_workspace_bytes(turns, tokens_)
-                                                            : gpu::recipe::kernel_zero_workspace_bytes(turns, tokens_);
     // One after the other on one stream, so that they may share it.
-    scratch_ = blocks.take<std::byte>(
-        std::max(recipe_bytes, gpu::importance::log_ratio_statistics_workspace_bytes(tokens_, true)), "scratch");
+    scratch_ = blocks.take<std::byte>(std::max(recipe_workspace_bytes(options, turns, tokens_),
+                                               gpu::importance::log_ratio_statistics_workspace_bytes(tokens_, true)),
+                                      "scratch");
   }
 
   cudaStream_t stream_;
@@ -156,10 +172,10 @@ class device_step {
 /// The metrics of the recipe, as the host's computes them.
 turnwise::metrics::mismatch_record metrics_of(recipe_inputs const& inputs, step_options const& options,
                                               turn_results const& results, std::vector<ratio_moments> const& moments) {
-  auto metrics_options = options.is_dr_kernel() ? options.dr_kernel.metrics : options.kernel_zero.metrics;
-  if (options.is_dr_kernel()) metrics_options.speedup_cap = options.dr_kernel.reward.speedup_cap;
+  auto metrics_options = options.metrics();
+  metrics_options.speedup_cap = options.speedup_cap();
   if (options.filters().ratio_band) metrics_options.band = *options.filters().ratio_band;
-  auto const groups = turnwise::make_grouping(inputs.batch, grouping_kind(options));
+  auto const groups = turnwise::make_grouping(inputs.batch, options.groups());
   return turnwise::metrics::mismatch(inputs.batch, groups, results.statistics, moments, results.reasons,
                                      std::span<double const>{results.advantage}, inputs.evaluation, metrics_options);
 }

@@ -55,8 +55,7 @@ std::string turns_text(std::int64_t count, std::string const& one, std::string c
 std::vector<warning> warnings_of(turnwise::metrics::mismatch_record const& metrics, step_options const& options) {
   std::vector<warning> warnings;
   auto const percent = [](double share) { return std::to_string(static_cast<int>(std::lround(100 * share))) + "%"; };
-  double const low =
-      options.is_dr_kernel() ? options.dr_kernel.metrics.low_keep_share : options.kernel_zero.metrics.low_keep_share;
+  double const low = options.metrics().low_keep_share;
   if (metrics.nothing_kept)
     warnings.push_back({"nothing_kept", "no turn is kept: this step has no gradient"});
   else if (metrics.low_keep)

@@ -104,6 +104,8 @@ TEST_SUITE("advantage/leave_one_out") {
     CHECK(advantages(make_grouping(batch.view(), group_by::turn), batch.value) == numbers{7, 5, 5, -2, -5, -5});
     CHECK(advantages(make_grouping(batch.view(), group_by::group), batch.value)[3] == -1.75);
     CHECK(leave_one_out_options{}.members == baseline_members::valid);
+    CHECK(!leave_one_out_options{}.scale);
+    CHECK(leave_one_out_options{}.epsilon == 1e-6);
   }
 
   TEST_CASE_TEMPLATE("rejected turns: in the baseline with `valid`, out of it with `kept`", T, float, double) {
@@ -396,6 +398,99 @@ TEST_SUITE("advantage/leave_one_out") {
           std::vector<float>{0x1p101f, -0x1p101f});
   }
 
+  TEST_CASE_TEMPLATE("scale: divided by the deviation of the others, by hand", T, float, double) {
+    // 1 2 6 5: the others of 6 are 1 2 5, mean 8/3, squares 26/3; of 1: 2 5 6, mean 13/3, squares 26/3.
+    auto const groups = make_grouping(ids(4, 1));
+    auto const got = advantages<T>(groups, {1, 2, 6, 5}, {}, {.scale = true, .epsilon = 0});
+    CHECK(static_cast<double>(got[2]) == Approx(10.0 / 3 / std::sqrt(13.0 / 3)).epsilon(1e-6));
+    CHECK(static_cast<double>(got[0]) == Approx(-10.0 / 3 / std::sqrt(13.0 / 3)).epsilon(1e-6));
+    // epsilon is added outside the root.
+    auto const more = advantages<T>(groups, {1, 2, 6, 5}, {}, {.scale = true, .epsilon = 0.5});
+    CHECK(static_cast<double>(more[2]) == Approx(10.0 / 3 / (std::sqrt(13.0 / 3) + 0.5)).epsilon(1e-6));
+  }
+
+  TEST_CASE_TEMPLATE("GB-10: one odd sample among equal siblings is not divided by epsilon", T, float, double) {
+    auto const got = advantages<T>(make_grouping(ids(5, 0)), {0, 1, 1, 1, 1}, {}, {.scale = true});
+    CHECK(got[0] == -1);
+    for (std::size_t i = 1; i < 5; ++i) CHECK(static_cast<double>(got[i]) == Approx(0.499999000002).epsilon(1e-7));
+    // The same whatever the equal value, though its mean may not be exact.
+    for (double const value : {0.1, 0.7, -1e-30}) {
+      T const equal = static_cast<T>(value);
+      CHECK(advantages<T>(make_grouping(ids(8, 0)), {0, equal, equal, equal, equal, equal, equal, equal}, {},
+                          {.scale = true, .epsilon = 0})[0] == -equal);
+    }
+  }
+
+  TEST_CASE_TEMPLATE("scale: fewer than two others, or none that differ, leave it undivided", T, float, double) {
+    leave_one_out_options const scaled{.scale = true, .epsilon = 0};
+    CHECK(advantages<T>(make_grouping(ids{1, 1, 2}), {3, 7, 5}, {}, scaled) == std::vector<T>{-4, 4, 5});
+    CHECK(advantages<T>(make_grouping(ids(3, 1)), {2, 2, 2}, {}, scaled) == std::vector<T>{0, 0, 0});
+    // Lone members as without scale.
+    auto const batch = one_prompt<T>();
+    auto const groups = make_grouping(batch.view(), group_by::turn);
+    for (auto const singleton : {singleton_policy::keep, singleton_policy::zero, singleton_policy::others}) {
+      leave_one_out_options options{.singleton = singleton};
+      auto const plain = advantages(groups, batch.value, {}, options);
+      options.scale = true;
+      CHECK(advantages(groups, batch.value, {}, options)[2] == plain[2]);
+      CHECK(advantages(groups, batch.value, {}, options)[1] == plain[1]);  // one other
+    }
+  }
+
+  TEST_CASE("scale: every turn against its others, once more by brute force") {
+    turnwise::test::integers random{23};
+    ids const sizes{1, 2, 3, 5, 9, 40};
+    ragged_batch<> const batch{turnwise::test::random_values<double>(random, sizes, 4)};
+    flags reasons = batch.reasons();
+    for (std::size_t s = 0; s < batch.turns(); ++s) {
+      if (std::isnan(batch.value[s]) && reasons[s] == 0) reasons[s] = reason::unscored;
+      if (reasons[s] == 0 && random.below(4) == 0) reasons[s] = reason::ratio_low;
+    }
+    for (auto const by : {group_by::group, group_by::turn, group_by::batch})
+      for (auto const exclude : {exclude_policy::trajectory, exclude_policy::member})
+        for (auto const members : {baseline_members::valid, baseline_members::kept}) {
+          auto const groups = make_grouping(batch.view(), by);
+          leave_one_out_options options{.singleton = singleton_policy::zero, .exclude = exclude, .members = members};
+          auto const plain = advantages(groups, batch.value, reasons, options);
+          options.scale = true;
+          auto const got = advantages(groups, batch.value, reasons, options);
+          for (std::size_t g = 0; g < groups.groups(); ++g)
+            for (std::size_t i = 0; i < groups.members(g).size(); ++i) {
+              auto const one = static_cast<std::size_t>(groups.members(g)[i]);
+              if (!turnwise::is_valid(reasons[one])) {
+                CHECK(got[one] == 0);
+                continue;
+              }
+              std::vector<long double> rest;
+              long double mean = 0, squares = 0;
+              for (std::size_t k = 0; k < groups.members(g).size(); ++k) {
+                auto const other = static_cast<std::size_t>(groups.members(g)[k]);
+                bool const out =
+                    exclude == exclude_policy::member ? k == i : groups.trajectories(g)[k] == groups.trajectories(g)[i];
+                bool const counts = members == baseline_members::valid ? turnwise::is_valid(reasons[other])
+                                                                       : turnwise::is_kept(reasons[other]);
+                if (!out && counts) rest.push_back(static_cast<long double>(batch.value[other]));
+              }
+              auto const [low, high] = std::minmax_element(rest.begin(), rest.end());
+              if (rest.size() < 2 || *low == *high) {
+                CHECK(got[one] == plain[one]);
+                continue;
+              }
+              for (long double const value : rest) mean += value / static_cast<long double>(rest.size());
+              for (long double const value : rest) squares += (value - mean) * (value - mean);
+              long double const deviation = std::sqrt(squares / static_cast<long double>(rest.size() - 1));
+              long double const wanted = (static_cast<long double>(batch.value[one]) - mean) / (deviation + 1e-6L);
+              CHECK(std::abs(got[one] - static_cast<double>(wanted)) < 1e-9 * (1 + std::abs(got[one])));
+            }
+        }
+  }
+
+  TEST_CASE("scale: others that differ by less than a square can hold are taken as equal") {
+    numbers const returns{1, 1e-200, 2e-200};
+    CHECK(advantages(make_grouping(ids(3, 1)), returns, {}, {.scale = true, .epsilon = 0})[0] ==
+          advantages(make_grouping(ids(3, 1)), returns)[0]);
+  }
+
   TEST_CASE("no turns") { CHECK(advantages(make_grouping(ids{}), numbers{}).empty()); }
 
   TEST_CASE_TEMPLATE("every error names the argument and leaves the advantage alone", T, float, double) {
@@ -432,6 +527,14 @@ TEST_SUITE("advantage/leave_one_out") {
         reasons = {0, reason::unscored, 0};
         CHECK_NOTHROW(leave_one_out(groups, returns, reasons, {}, std::span{out}));
         out.assign(3, T{9});
+      }
+    }
+    SUBCASE("epsilon") {
+      for (double const bad :
+           {-1e-9, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+        CHECK_THROWS_WITH_AS(leave_one_out(groups, returns, reasons, {.epsilon = bad}, std::span{out}),
+                             Contains("leave_one_out: epsilon = "), precondition_error);
+        CHECK(out == std::vector<T>(3, T{9}));
       }
     }
     SUBCASE("advantage over the returns") {

@@ -104,6 +104,26 @@ TEST_SUITE("rejection/token_veto") {
     CHECK(veto({{.turns = {{.log_ratio = {-1e300}}}}}, {0, scope::trajectory}) == flags{0});
   }
 
+  TEST_CASE("outlier: strictly above it a token vetoes, with a reason of its own, at both scopes") {
+    constexpr reason_flags high = reason::token_outlier;
+    double const edge = std::log(100.0);
+    auto const turn = [&](std::vector<double> log_ratio, scope of) {
+      return veto({{.turns = {{.log_ratio = {0}}, {.log_ratio = std::move(log_ratio)}}}}, {1e-4, of, 100});
+    };
+    for (scope const of : {scope::turn, scope::trajectory}) {
+      CHECK(turn({edge, -1}, of) == flags{0, 0});
+      reason_flags const other = of == scope::turn ? 0 : high;
+      CHECK(turn({std::nextafter(edge, infinity), -1}, of) == flags{other, high});
+      reason_flags const both = of == scope::turn ? 0 : high | reason::token_veto;
+      CHECK(turn({90, -90}, of) == flags{both, high | reason::token_veto});
+      CHECK(turn({-90}, of) == flags{both & reason::token_veto, reason::token_veto});
+    }
+    CHECK(veto({{.turns = {{.log_ratio = {1e300}}}}}, {}) == flags{0});  // off by default
+    CHECK(veto({{.turns = {{.log_ratio = {}}, {.log_ratio = {nan_value, 50}}, {.log_ratio = {50}, .valid = false}}}},
+               {1e-4, scope::trajectory, 100}) == flags{reason::no_token, reason::non_finite, reason::invalid});
+    CHECK(veto({{.turns = {{.log_ratio = {90}}}}}, {0, scope::turn, 2}) == flags{high});
+  }
+
   TEST_CASE("RR-09: padding does not veto, and a vetoed row is rejected as a whole") {
     auto const row = [](std::int64_t id, std::vector<double> log_ratio, std::vector<std::uint8_t> mask) {
       return sample_trajectory{.id = id, .turns = {{.log_ratio = std::move(log_ratio), .mask = std::move(mask)}}};
@@ -126,6 +146,10 @@ TEST_SUITE("rejection/token_veto") {
     for (double const threshold : {-1e-4, nan_value, infinity, -infinity})
       CHECK_THROWS_AS(rejection::token_veto(batch.view(), statistics, {threshold, scope::turn}, reasons),
                       precondition_error);
+    for (double const outlier : {1e-5, 0.0, -1.0, nan_value})
+      CHECK_THROWS_AS(rejection::token_veto(batch.view(), statistics, {1e-4, scope::turn, outlier}, reasons),
+                      precondition_error);
+    CHECK_THROWS_AS(rejection::token_veto(batch.view(), statistics, {0, scope::turn, 0}, reasons), precondition_error);
     auto const one = std::vector(statistics.begin(), statistics.begin() + 1);
     flags one_reason{0};
     CHECK_THROWS_AS(rejection::token_veto(batch.view(), one, {}, reasons), precondition_error);

@@ -31,10 +31,11 @@ TEST_SUITE("gpu/rejection/token_veto" * doctest::skip(!has_device())) {
       CAPTURE(seed);
       rule_case const one{seed};
       for (auto const level : {scope::turn, scope::trajectory})
-        for (double const threshold : {0.0, 1e-5, 1e-4, 0.01}) {
-          token_veto_options const options{threshold, level};
-          one.compare(host_call(options), device_call(options));
-        }
+        for (double const threshold : {0.0, 1e-5, 1e-4, 0.01})
+          for (double const outlier : {turnwise::test::infinity, 2.0}) {
+            token_veto_options const options{threshold, level, outlier};
+            one.compare(host_call(options), device_call(options));
+          }
     }
   }
 
@@ -49,6 +50,9 @@ TEST_SUITE("gpu/rejection/token_veto" * doctest::skip(!has_device())) {
       CHECK_THROWS_AS(gpu::rejection::token_veto(one.device.view(), one.device_statistics.view(),
                                                  {.threshold = threshold}, one.after.span(), stream),
                       turnwise::precondition_error);
+    CHECK_THROWS_AS(gpu::rejection::token_veto(one.device.view(), one.device_statistics.view(), {.outlier = 1e-5},
+                                               one.after.span(), stream),
+                    turnwise::precondition_error);
   }
 
 }  // TEST_SUITE

@@ -1,14 +1,22 @@
-/// Runs a rule that adds reasons, on the host and on the device, over random batches and statistics.
+/// Runs rules on the host and on the device over random batches: rules that add reasons to turns, given statistics of
+/// the turns, and rules on single tokens.
 #pragma once
 
 #include "support/gpu_batches.cuh"
 
 #include <turnwise/gpu/core/status.cuh>
+#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/importance/turn_statistics.hpp>
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <limits>
+#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -129,5 +137,100 @@ struct rule_case {
     return flags;
   }
 };
+
+/// Random log-probs; every `odd`-th is NaN, infinite, huge or a zero of either sign (0: none).
+template <typename T>
+std::vector<T> random_logprobs(unsigned seed, std::size_t count, unsigned odd = 50) {
+  std::mt19937 generator{seed};
+  std::normal_distribution<float> around{-1.0f, 0.5f};
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  float const strange[]{
+      std::numeric_limits<float>::quiet_NaN(), infinity, -infinity, 3e4f, -3e4f, 20.0f, -65.0f, 0.0f, -0.0f};
+  std::vector<T> result;
+  for (std::size_t i = 0; i < count; ++i) {
+    float value = around(generator);
+    if (odd != 0 && generator() % odd == 0) value = strange[generator() % std::size(strange)];
+    result.push_back(static_cast<T>(value));
+  }
+  return result;
+}
+
+/// Turns with tokens, gaps between some of them, in shuffled memory order if wanted; one trajectory. On the host and on
+/// the device, with its plan.
+struct token_case {
+  std::vector<std::int64_t> begin, end, offsets, id{0};
+  std::vector<std::uint8_t> mask;
+  std::vector<reason_flags> reasons;  ///< a third of the turns is rejected
+  device_array<std::int64_t> device_begin, device_end;
+  device_array<std::byte> plan_memory;
+  gpu::token_plan plan;
+
+  token_case(unsigned seed, std::size_t turns, double mean_length, bool shuffled)
+      : token_case(random_ranges(seed, turns, mean_length, shuffled), seed) {}
+
+  [[nodiscard]] std::size_t turns() const { return begin.size(); }
+  [[nodiscard]] std::size_t tokens() const { return mask.size(); }
+  [[nodiscard]] turnwise::rollout_view view() const { return {begin, end, offsets, id, id}; }
+
+ private:
+  struct ranges {
+    std::vector<std::int64_t> begin, end;
+    std::size_t tokens = 0;
+  };
+  token_case(ranges given, unsigned seed)
+      : begin(std::move(given.begin)),
+        end(std::move(given.end)),
+        offsets{0, static_cast<std::int64_t>(begin.size())},
+        device_begin(std::span<std::int64_t const>{begin}),
+        device_end(std::span<std::int64_t const>{end}),
+        plan_memory(gpu::token_plan_workspace_bytes(begin.size(), given.tokens)) {
+    integers random{seed};
+    for (std::size_t i = 0; i < given.tokens; ++i) mask.push_back(random.below(5) != 0);
+    for (std::size_t s = 0; s < begin.size(); ++s)
+      reasons.push_back(random.below(3) == 0 ? turnwise::reason::stale : 0);
+    gpu::rollout_view batch;
+    batch.turns = begin.size();
+    batch.turn_begin = device_begin.view();
+    batch.turn_end = device_end.view();
+    side_stream const stream;
+    plan = gpu::make_token_plan(batch, given.tokens, nullptr, workspace_of(plan_memory), stream);
+    stream.wait();
+  }
+  static ranges random_ranges(unsigned seed, std::size_t turns, double mean_length, bool shuffled) {
+    std::mt19937 generator{seed};
+    std::lognormal_distribution<double> length{std::log(mean_length), 1.0};
+    ranges result;
+    for (std::size_t s = 0; s < turns; ++s) {
+      result.begin.push_back(static_cast<std::int64_t>(result.tokens));
+      if (generator() % 7 != 0) result.tokens += static_cast<std::size_t>(std::min(1e5, length(generator)));
+      result.end.push_back(static_cast<std::int64_t>(result.tokens));
+      if (generator() % 3 == 0) result.tokens += generator() % 50;
+    }
+    for (std::size_t s = shuffled ? turns : 0; s-- > 1;) {
+      std::size_t const other = generator() % (s + 1);
+      std::swap(result.begin[s], result.begin[other]);
+      std::swap(result.end[s], result.end[other]);
+    }
+    return result;
+  }
+};
+
+/// Runs a rule on single tokens on the host and on the device: host(keep) and device(keep, stream) start from `before`.
+template <typename Host, typename Device>
+void same_token_mask(std::vector<std::uint8_t> const& before, Host host, Device device) {
+  auto expected = before;
+  host(std::span{expected});
+  auto const start = on_device(before);
+  device_array<std::uint8_t> const keep{before.size()};
+  on_stream_and_in_graph([&] { fill_bytes(keep, 0xa5); },
+                         [&](cuda::stream_ref stream) {
+                           if (!before.empty())
+                             gpu::check(cudaMemcpyAsync(keep.span().data(), start.view().data(), before.size(),
+                                                        cudaMemcpyDeviceToDevice, stream.get()),
+                                        "copy");
+                           device(keep.span(), stream);
+                         },
+                         [&] { CHECK(keep.host() == expected); });
+}
 
 }  // namespace support

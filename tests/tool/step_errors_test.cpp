@@ -131,6 +131,7 @@ TEST_SUITE("tool/step_errors") {
     };
     check_batch_refused(mix, {"speedup.npy", "row 2 is infinite"});
     check_batch_refused(mix, {"speedup.npy", "row 2 is infinite"}, "--recipe kernel_zero");
+    check_batch_refused(mix, {"speedup.npy", "row 2 is infinite"}, "--recipe kevin");
     check_batch_refused([](small_batch& batch) { batch.generated[3] = infinity; }, {"generated_us.npy", "row 3"});
     check_batch_refused([](small_batch& batch) { batch.total[3] = -infinity; }, {"total_us.npy", "row 3"});
     check_batch_refused([](small_batch& batch) { batch.reward = std::vector<double>{0, 0, -infinity, 0, infinity, 0}; },
@@ -140,6 +141,7 @@ TEST_SUITE("tool/step_errors") {
   TEST_CASE("what an option calls an error, named by its row") {
     auto const missing = [](small_batch& batch) { batch.speedup[2] = batch.speedup[4] = nan_value; };
     check_batch_refused(missing, {"speedup.npy", "row 2", "--unscored"}, "--unscored error");
+    check_batch_refused(missing, {"speedup.npy", "row 2", "--unscored"}, "--recipe kevin --unscored error");
     check_batch_refused(
         [](small_batch& batch) { batch.reward = std::vector<double>{0, 0, 0, nan_value, nan_value, 0}; },
         {"reward.npy", "row 3", "--unscored"}, "--unscored error");

@@ -233,6 +233,42 @@ TEST_SUITE("tool/step_inputs") {
     CHECK(asked["profiling_filter"]["softness"] == 0.2);
   }
 
+  TEST_CASE("kevin scores correctness and speed, discounts by 0.4, and filters nothing unless asked") {
+    auto const run = run_on(small_batch{}, "--recipe kevin");
+    doubles const reward{2.3, 0, 1.8, 4.3, 1.3, 0};
+    doubles const turn_return{2.3, 0, 1.8 + 0.4 * 4.3, 4.3, 1.3, 0};
+    // Means 2.53 and 0.65; squares 0.0529 + 6.4009 + 0.9801 + 3.1329, and twice 0.4225.
+    double const five = std::sqrt(10.5668 / 3) + 1e-6, minus_three = std::sqrt(0.845) + 1e-6;
+    doubles const advantage{-0.23 / five, -2.53 / five,       0.99 / five,
+                            1.77 / five,  0.65 / minus_three, -0.65 / minus_three};
+    for (std::size_t row = 0; row < 6; ++row) {
+      CHECK(run.reward[row] == doctest::Approx(reward[row]));
+      CHECK(run.turn_return[row] == doctest::Approx(turn_return[row]));
+      CHECK(run.advantage[row] == doctest::Approx(advantage[row]));
+    }
+    CHECK(run.keep == flags(6, 1));
+    auto const options = run.report["options"];
+    CHECK(options["recipe"] == "kevin");
+    CHECK(options["return"] == "sum");
+    CHECK(options["gamma"] == 0.4);
+    CHECK(options["reward"]["correct_weight"] == 0.3);
+    CHECK(options["reward"]["speedup_cap"].is_null());
+    CHECK(!options["reward"].contains("profiling_weight"));
+    CHECK(options["ratio_band"].is_null());
+    CHECK(options["profiling_filter"].is_null());
+
+    auto const best = run_on(small_batch{}, "--recipe kevin --return best_so_far --speedup-cap 3 --correct-weight 1");
+    CHECK(best.turn_return == doubles{3, 3, 2.5, 4, 2, 0});
+    CHECK(best.report["options"]["gamma"].is_null());
+    CHECK(best.report["metrics"]["speedup_outliers"] == 1);
+    auto const last = run_on(small_batch{}, "--recipe kevin --return last --gamma 1 --profiling-threshold 0.3");
+    CHECK(last.turn_return[2] == doctest::Approx(4.3));
+    CHECK(last.report["options"]["profiling_filter"]["threshold"] == 0.3);
+    scratch_folder const scratch;
+    small_batch{}.write(scratch / "batch");
+    CHECK(run_step(scratch / "batch", "--recipe kevin").out.find("kevin, return sum, gamma 0.4") != std::string::npos);
+  }
+
   TEST_CASE("seed and step change the profiling draws, and nothing else does") {
     fs::path const demo = TURNWISE_DEMO_DATA;
     auto const first = run_on(demo);
@@ -247,7 +283,7 @@ TEST_SUITE("tool/step_inputs") {
     empty.offsets = {0};
     empty.compiled = empty.correct = empty.decoy = {};
     empty.speedup = empty.generated = empty.total = empty.old_logprob = empty.rollout_logprob = {};
-    for (std::string const recipe : {"", "--recipe kernel_zero"}) {
+    for (std::string const recipe : {"", "--recipe kernel_zero", "--recipe kevin"}) {
       auto const run = run_on(empty, recipe);
       CHECK(run.reward.empty());
       CHECK(run.token_advantage.empty());

@@ -19,6 +19,7 @@ TEST_SUITE("tool/step_options") {
                                "--group-by",
                                "--preset",
                                "--gamma",
+                               "--return",
                                "--correct-weight",
                                "--speedup-weight",
                                "--profiling-weight",
@@ -47,6 +48,8 @@ TEST_SUITE("tool/step_options") {
       INFO(option);
       CHECK(result.out.find(option) != std::string::npos);
     }
+    CHECK(result.out.find("dr_kernel|kernel_zero|kevin") != std::string::npos);
+    CHECK(result.out.find("sum|max|last|current|best_so_far") != std::string::npos);
   }
 
   TEST_CASE("options out of range, unknown or contradictory") {
@@ -110,6 +113,18 @@ TEST_SUITE("tool/step_options") {
                               {"--profiling-threshold 0.1 --no-profiling-filter", "--profiling-threshold"},
                               {"--profiling-softness 0.1 --no-profiling-filter", "--profiling-softness"},
                               {"--group-by turn", "--group-by"},
+                              {"--return max", "--return"},
+                              {"--recipe kernel_zero --return max", "--return"},
+                              {"--recipe kevin --return best", "--return"},
+                              {"--recipe kevin --return current --gamma 0.4", "--gamma"},
+                              {"--recipe kevin --return best_so_far --gamma 1", "--gamma"},
+                              {"--recipe kevin --gamma 1.5", "--gamma"},
+                              {"--recipe kevin --preset paper", "--preset"},
+                              {"--recipe kevin --group-by prompt", "--group-by"},
+                              {"--recipe kevin --singleton zero", "--singleton"},
+                              {"--recipe kevin --profiling-weight 1", "--profiling-weight"},
+                              {"--recipe kevin --speedup-cap -1", "--speedup-cap"},
+                              {"--recipe kevin --speedup-weight inf", "--speedup-weight"},
                               {"--recipe kernel_zero --group-by batch", "--group-by"},
                               {"--recipe kernel_zero --preset paper", "--preset"},
                               {"--recipe kernel_zero --gamma 1", "--gamma"},

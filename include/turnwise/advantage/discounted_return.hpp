@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace turnwise::advantage {
 
@@ -37,6 +38,25 @@ template <real T>
   return (reasons & reason::invalid) != 0 || reward != reward ? 0.0 : static_cast<double>(reward);
 }
 
+/// What every kind of return asks of its arguments.
+template <real T>
+void check_returns(rollout_view const& batch, std::span<T const> reward, discounted_return_options const& options,
+                   std::span<reason_flags const> reasons, std::size_t outputs, std::string_view function) {
+  check_rollout(batch, function);
+  expects_size(function, "reward", reward.size(), batch.turns(), "turn");
+  expects_size(function, "reasons", reasons.size(), batch.turns(), "turn");
+  expects_size(function, "turn_return", outputs, batch.turns(), "turn");
+  expects(options.gamma >= 0 && options.gamma <= 1, function, ": gamma = ", options.gamma,
+          ", expected a number in [0, 1]");
+  for (std::size_t s = 0; s < reward.size(); ++s) {
+    if (reasons[s] & reason::invalid) continue;
+    bool const missing = std::isnan(reward[s]);
+    expects(!missing || options.unscored != unscored_policy::error, function, ": reward[", s, "] is NaN");
+    expects(missing || within_limit(reward[s]), function, ": reward[", s, "] = ", reward[s],
+            " is infinite or beyond the magnitude limit");
+  }
+}
+
 }  // namespace detail
 
 /// Discounted sum of the rewards of a turn and of the turns after it in its trajectory.
@@ -58,19 +78,7 @@ template <real T>
 void discounted_return(rollout_view const& batch, no_deduce<std::span<T const>> reward,
                        discounted_return_options const& options, std::span<reason_flags> reasons,
                        std::span<T> turn_return) {
-  check_rollout(batch, "discounted_return");
-  expects_size("discounted_return", "reward", reward.size(), batch.turns(), "turn");
-  expects_size("discounted_return", "reasons", reasons.size(), batch.turns(), "turn");
-  expects_size("discounted_return", "turn_return", turn_return.size(), batch.turns(), "turn");
-  expects(options.gamma >= 0 && options.gamma <= 1, "discounted_return: gamma = ", options.gamma,
-          ", expected a number in [0, 1]");
-  for (std::size_t s = 0; s < reward.size(); ++s) {
-    if (reasons[s] & reason::invalid) continue;
-    bool const missing = std::isnan(reward[s]);
-    expects(!missing || options.unscored != unscored_policy::error, "discounted_return: reward[", s, "] is NaN");
-    expects(missing || within_limit(reward[s]), "discounted_return: reward[", s, "] = ", reward[s],
-            " is infinite or beyond the magnitude limit");
-  }
+  detail::check_returns<T>(batch, reward, options, reasons, turn_return.size(), "discounted_return");
 
   // Twice over the trajectories: first to check, then to write.
   auto const walk = [&](auto&& visit) {

@@ -19,39 +19,21 @@ namespace detail {
 struct group_relative_policy {
   group_relative_options options;
 
-  struct state {
-    double mean = 0;
-    double divisor = 1;  ///< 0: every turn of the group gets 0
-    bool equal = false;
-  };
-
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable  // the host's group is for the host alone
 #endif
   template <typename Group>
-  [[nodiscard]] TURNWISE_HOST_DEVICE state prepare(Group const& group) const {
+  [[nodiscard]] TURNWISE_HOST_DEVICE centre_and_divisor prepare(Group const& group) const {
     group_total const total = group.total();
-    if (total.count < 2) return {0, 0, false};
-    state result{total.mean(), 1, total.equal()};
-    if (!options.scale || result.equal) return result;
-    double const mean = result.mean;
-    double const squares = group.fold([mean](double sum, double value) {
-      double const difference = value - mean;
-      using std::fma;
-      return fma(difference, difference, sum);
-    });
-    using std::sqrt;
-    result.divisor = sqrt(squares / static_cast<double>(total.count - options.ddof)) + options.epsilon;
-    return result;
+    if (total.count < 2) return {};
+    double const mean = total.mean();
+    if (!options.scale || total.equal()) return {mean, 1};
+    return {mean, deviation(group, mean, total.count, options.ddof) + options.epsilon};
   }
 
-  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool needs_others(state const&, group_member const&) const {
-    return false;
-  }
-
-  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double advantage(state const& of_group, group_member const& one,
-                                                                member_total const&) const {
-    return of_group.divisor > 0 ? (one.value - of_group.mean) / of_group.divisor : 0.0;
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double advantage(centre_and_divisor const& of_group,
+                                                                group_member const& one) const {
+    return of_group.advantage(one.value);
   }
 };
 
@@ -66,10 +48,10 @@ struct group_relative_policy {
 /// @param[in]  turn_return  [S] returns (or rewards).
 /// @param[in]  reasons      [S], or empty: all valid and kept.
 /// @param[out] advantage    [S]; unit of turn_return, or none with `scale`; not the same span. 0 where invalid.
-/// @throws precondition_error  sizes that differ, ddof not 0 or 1, epsilon negative or not finite, a valid turn's return
-///         that is not finite or beyond magnitude_limit; nothing is written.
-/// @note  Fewer than two members: 0 for every turn of the group. Equal members: exactly 0 for them, and for a valid turn
-///        that is no member its undivided distance.
+/// @throws precondition_error  sizes that differ, ddof not 0 or 1, epsilon negative or not finite, a valid turn's
+///         return that is not finite or beyond magnitude_limit; nothing is written.
+/// @note  Fewer than two members: 0 for every turn of the group. Equal members: exactly 0 for them, and for a valid
+///        turn that is no member its undivided distance.
 /// @note  Biased: the turn is part of its own baseline, which shrinks the expected gradient by (n - 1) / n or more.
 /// @note  Deterministic: the same bits for any order of trajectories and any thread count (see ordered_fold).
 /// @par Complexity  O(S) time, no allocation.
@@ -79,11 +61,10 @@ void group_relative(grouping const& groups, no_deduce<std::span<T const>> turn_r
                     no_deduce<std::span<reason_flags const>> reasons, group_relative_options const& options,
                     std::span<T> advantage) {
   expects(options.ddof == 0 || options.ddof == 1, "group_relative: ddof = ", options.ddof, ", expected 0 or 1");
-  expects(options.epsilon >= 0 && within_limit(options.epsilon), "group_relative: epsilon = ", options.epsilon,
-          ", expected a finite number, at least 0");
-  detail::check_group_call(groups, turn_return, reasons, advantage, "group_relative");
-  detail::for_each_group(groups, turn_return, reasons, options.members, options.threads,
-                         detail::group_relative_policy{options}, advantage);
+  detail::check_epsilon(options.epsilon, "group_relative");
+  detail::group_call<T> const call{groups, turn_return, reasons, options.members, options.threads, advantage};
+  detail::check_group_call(call, "group_relative");
+  detail::for_each_group(call, detail::group_relative_policy{options});
 }
 
 }  // namespace turnwise::advantage

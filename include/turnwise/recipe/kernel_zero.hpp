@@ -38,8 +38,8 @@ void kernel_zero(rollout_view const& batch, step_inputs<Old, Rollout, E> const& 
   auto advantage_options = options.advantage;
   advantage_options.threads = options.threads;
   detail::run_step(
-      batch, groups, inputs, {.gamma = 0, .unscored = options.unscored}, options.filters, options.metrics, key,
-      options.threads, out, "kernel_zero",
+      batch, groups, inputs, advantage::discounted_return_options{0, options.unscored}, options.filters,
+      options.metrics, key, options.threads, out, "kernel_zero",
       [&](std::span<reason_flags const> reasons, std::span<double> reward) {
         reward::group_gate(groups, inputs.evaluation, reward_options, reasons, reward);
       },

@@ -67,8 +67,9 @@ inline void ratio_band(rollout_view const& batch, std::span<importance::turn_sta
   expects_size("ratio_band", "statistics", statistics.size(), batch.turns(), "turn");
   expects_size("ratio_band", "reasons", reasons.size(), batch.turns(), "turn");
   log_band const band = make_log_band(options, "ratio_band");
-  detail::apply_ratio_rule(batch, statistics, options.level, reasons,
-                           [&](importance::turn_statistics const& of_turns) { return band_reason(of_turns, band); });
+  detail::apply_ratio_rule(
+      batch, options.level, reasons, [&](std::size_t s) { return statistics[s]; },
+      [&](importance::turn_statistics const& total, std::size_t) { return band_reason(total, band); });
 }
 
 /// exp of the mean log ratio at a level, for each turn.

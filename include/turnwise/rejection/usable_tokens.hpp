@@ -73,25 +73,30 @@ inline void usable_tokens(rollout_view const& batch, std::span<importance::turn_
 
 namespace detail {
 
-/// Statistics of the turns of trajectory j that have a ratio, those rejected by other rules included.
-inline importance::turn_statistics trajectory_statistics(rollout_view const& batch,
-                                                         std::span<importance::turn_statistics const> statistics,
-                                                         std::span<reason_flags const> reasons, std::size_t j) {
-  importance::turn_statistics total;
+/// Total of record(s) over the turns of trajectory j that have a ratio, those rejected by other rules included.
+template <typename Record>
+auto trajectory_total(rollout_view const& batch, std::span<reason_flags const> reasons, std::size_t j, Record record) {
+  decltype(record(j)) total{};
   for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s)
-    if (has_ratio(reasons[s])) total += statistics[s];
+    if (has_ratio(reasons[s])) total += record(s);
   return total;
 }
 
-/// Gives every turn that has a ratio the reasons that `rule` finds in its statistics, or in its trajectory's.
-template <typename Rule>
-void apply_ratio_rule(rollout_view const& batch, std::span<importance::turn_statistics const> statistics, scope level,
-                      std::span<reason_flags> reasons, Rule rule) {
+inline importance::turn_statistics trajectory_statistics(rollout_view const& batch,
+                                                         std::span<importance::turn_statistics const> statistics,
+                                                         std::span<reason_flags const> reasons, std::size_t j) {
+  return trajectory_total(batch, reasons, j, [&](std::size_t s) { return statistics[s]; });
+}
+
+/// Gives every turn s that has a ratio the reasons rule(total, s): the total is record(s), or that of its trajectory.
+template <typename Record, typename Rule>
+void apply_ratio_rule(rollout_view const& batch, scope level, std::span<reason_flags> reasons, Record record,
+                      Rule rule) {
   for (std::size_t j = 0; j < batch.trajectories(); ++j) {
-    reason_flags const of_trajectory =
-        level == scope::trajectory ? rule(trajectory_statistics(batch, statistics, reasons, j)) : 0;
+    decltype(record(j)) of_trajectory{};
+    if (level == scope::trajectory) of_trajectory = trajectory_total(batch, reasons, j, record);
     for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s)
-      if (has_ratio(reasons[s])) reasons[s] |= level == scope::trajectory ? of_trajectory : rule(statistics[s]);
+      if (has_ratio(reasons[s])) reasons[s] |= rule(level == scope::trajectory ? of_trajectory : record(s), s);
   }
 }
 

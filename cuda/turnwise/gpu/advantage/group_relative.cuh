@@ -5,7 +5,11 @@
 #include <turnwise/advantage/group_relative.hpp>
 #include <turnwise/gpu/advantage/detail/group_driver.cuh>
 
+#include <cstddef>
+
 namespace turnwise::gpu::advantage {
+
+inline constexpr std::size_t group_relative_workspace_bytes = 0;  ///< takes no workspace
 
 /// Advantage of each valid turn over the mean return of its group, divided by the group's deviation: the device
 /// version, with the same bits.

@@ -5,7 +5,11 @@
 #include <turnwise/advantage/leave_one_out.hpp>
 #include <turnwise/gpu/advantage/detail/group_driver.cuh>
 
+#include <cstddef>
+
 namespace turnwise::gpu::advantage {
+
+inline constexpr std::size_t leave_one_out_workspace_bytes = 0;  ///< takes no workspace
 
 /// Advantage of each valid turn over the mean return of the others of its group: the device version, with the same
 /// bits.
@@ -21,7 +25,8 @@ namespace turnwise::gpu::advantage {
 /// @throws precondition_error  sizes that differ, options as on the host; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @note  Deterministic: the same bits for any launch shape and order of trajectories.
-/// @par Complexity  O(S) work, a warp a group; a lone member under `others` costs the turns of its pool.
+/// @par Complexity  O(S) work, a warp a group; a lone member under `others` costs the turns of its pool, each turn
+///                  under `scale` two passes over its group.
 /// @see turnwise::advantage::leave_one_out
 template <real T>
 void leave_one_out(grouping const& groups, no_deduce<device_span<T const>> turn_return,
@@ -29,8 +34,12 @@ void leave_one_out(grouping const& groups, no_deduce<device_span<T const>> turn_
                    turnwise::advantage::leave_one_out_options const& options, device_span<T> advantage,
                    status_record* status, ::cuda::stream_ref stream) {
   turnwise::advantage::leave_one_out<T>(turnwise::grouping{}, {}, {}, options, {});  // of no turns: checks the options
-  detail::for_each_group(detail::group_call<T>{groups, turn_return, reasons, options.members, advantage, status},
-                         turnwise::advantage::detail::leave_one_out_policy{options}, "leave_one_out", stream);
+  detail::group_call<T> const call{groups, turn_return, reasons, options.members, advantage, status};
+  auto const enqueue = [&](auto policy) { detail::for_each_group(call, policy, "leave_one_out", stream); };
+  if (options.scale)
+    enqueue(turnwise::advantage::detail::leave_one_out_rule<true>{options});
+  else
+    enqueue(turnwise::advantage::detail::leave_one_out_rule<false>{options});
 }
 
 }  // namespace turnwise::gpu::advantage

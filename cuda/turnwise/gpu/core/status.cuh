@@ -26,8 +26,9 @@ enum class status_code : std::uint8_t {
   turn_return = 10,         ///< not finite, or beyond the magnitude limit
   non_finite = 11,          ///< a log ratio under non_finite_policy::error
   invalid_profile = 12,     ///< under invalid_profile_policy::error
-  weight = 13,              ///< a baseline weight that is negative, not finite or beyond the magnitude limit
-  token_value = 14          ///< a reward, value or log ratio of a token that is not finite or beyond its limit
+  weight = 13,              ///< a weight of a turn that is negative, not finite or beyond the magnitude limit
+  token_value = 14,         ///< a reward, value or log ratio of a token that is not finite or beyond its limit
+  policy_version = 15       ///< of a turn, above the current one
 };
 
 /// A status in device memory, all zero at the start (cudaMemsetAsync); keeps the lowest code and its lowest index.
@@ -65,8 +66,9 @@ inline void check(status_record const& status) {
                                     "a return is not finite or beyond the magnitude limit, at turn ",
                                     "a log ratio is not finite, at turn ",
                                     "a profile has no meaning, at turn ",
-                                    "a baseline weight is negative, not finite or too large, at turn ",
-                                    "a value is not finite or beyond its limit, at token "};
+                                    "a weight is negative, not finite or too large, at turn ",
+                                    "a value is not finite or beyond its limit, at token ",
+                                    "a policy version is above the current one, at turn "};
   if (status.code() != status_code::ok) fail("device: ", what[static_cast<int>(status.code())], status.index());
 }
 

@@ -43,8 +43,11 @@ void dr_kernel(rollout_view const& batch, grouping const& groups, token_plan con
   detail::step_blocks const blocks{batch.turns, plan.tokens, out, scratch};
   if (batch.turns == 0 && plan.tokens == 0) return;
   detail::enqueue_judgement(call, blocks, inputs.given_reward, options.reward, options.turn_return);
-  detail::enqueue_decisions(call, blocks, turnwise::advantage::detail::leave_one_out_policy{options.advantage},
-                            options.advantage.members, "dr_kernel: decide");
+  auto const decide = [&]<bool Scale>() {
+    detail::enqueue_decisions(call, blocks, turnwise::advantage::detail::leave_one_out_rule<Scale>{options.advantage},
+                              options.advantage.members, "dr_kernel: decide");
+  };
+  options.advantage.scale ? decide.template operator()<true>() : decide.template operator()<false>();
 }
 
 }  // namespace turnwise::gpu::recipe

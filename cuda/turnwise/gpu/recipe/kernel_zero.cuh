@@ -51,7 +51,8 @@ TURNWISE_KERNEL void __launch_bounds__(gpu::detail::warp_block_threads)
 /// @param[in]  groups  of the batch, built by `options.groups`, which is not used here.
 /// @param[in]  plan    of the batch, over N tokens.
 /// @param[in]  key     seed and step of the profiling draws.
-/// @param[in]  status  may be null; gains what is wrong with the content. The turns concerned get advantage 0 and a reason.
+/// @param[in]  status  may be null; gains what is wrong with the content. The turns concerned get advantage 0 and a
+///                     reason.
 /// @param      scratch at least kernel_zero_workspace_bytes; must stay alive until the stream has passed this work.
 /// @throws precondition_error  sizes that differ, bad options, a workspace too small; nothing is enqueued.
 /// @throws cuda_error          a launch was refused.
@@ -75,7 +76,8 @@ void kernel_zero(rollout_view const& batch, grouping const& groups, token_plan c
                                                 blocks.out.reward, status},
            blocks.validity);
   detail::enqueue_judgement(call, blocks, given ? inputs.given_reward : device_span<double const>{blocks.out.reward},
-                            {}, {.gamma = 0, .unscored = options.unscored});
+                            turnwise::reward::kernel_reward_options{},
+                            turnwise::advantage::discounted_return_options{0, options.unscored});
   detail::enqueue_decisions(call, blocks, turnwise::advantage::detail::group_relative_policy{options.advantage},
                             options.advantage.members, "kernel_zero: decide");
 }

@@ -66,6 +66,8 @@ TURNWISE_KERNEL void profiling_filter_kernel(rollout_view batch, reward::evaluat
 
 }  // namespace detail
 
+inline constexpr std::size_t profiling_filter_workspace_bytes = 0;  ///< takes no workspace
+
 /// Rejects turns by a seeded draw on their profiling ratio: the device version, with the same draws and flags.
 ///
 /// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph: a replay draws under the

@@ -19,8 +19,9 @@ namespace detail {
 __device__ inline void band_of_trajectory(rollout_view const& batch, std::int64_t j,
                                           device_span<turn_statistics const> statistics, log_band const& band,
                                           scope level, device_span<reason_flags> reasons) {
-  apply_ratio_rule(batch, j, statistics, level, reasons,
-                   [&](turn_statistics const& of_turns) { return turnwise::rejection::band_reason(of_turns, band); });
+  apply_ratio_rule(
+      batch, j, level, reasons, [&](std::size_t s) { return statistics[s]; },
+      [&](turn_statistics const& total, std::size_t) { return turnwise::rejection::band_reason(total, band); });
 }
 
 /// geometric_ratio in one trajectory, by one warp.
@@ -52,6 +53,8 @@ TURNWISE_KERNEL void geometric_ratio_kernel(rollout_view batch, device_span<turn
 
 }  // namespace detail
 
+inline constexpr std::size_t ratio_band_workspace_bytes = 0;  ///< takes no workspace
+
 /// Rejects each turn whose ratio, or whose trajectory's ratio, is outside [low, high]: the device version, with the
 /// same flags.
 ///
@@ -72,6 +75,8 @@ inline void ratio_band(rollout_view const& batch, device_span<turn_statistics co
   launch("ratio_band", detail::ratio_band_kernel, gpu::detail::warp_blocks(batch.trajectories()),
          gpu::detail::warp_block_threads, 0, stream, batch, statistics, band, options.level, reasons);
 }
+
+inline constexpr std::size_t geometric_ratio_workspace_bytes = 0;  ///< takes no workspace
 
 /// exp of the mean log ratio at a level, for each turn: the device version. The exponential is the device's: within 2
 /// ulp of the host's.

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace turnwise::gpu::rejection {
 
@@ -52,34 +53,47 @@ __device__ inline void mark_usable(rollout_view const& batch, std::int64_t j,
   });
 }
 
+/// The record, of numbers of 8 bytes, of the lane whose number differs in bit `half`.
+template <typename Record>
+__device__ Record of_other_lane(Record const& own, int half) {
+  unsigned long long words[sizeof(Record) / sizeof(unsigned long long)];
+  static_assert(sizeof words == sizeof own && std::is_trivially_copyable_v<Record>);
+  __builtin_memcpy(words, &own, sizeof own);
+  for (auto& word : words) word = __shfl_xor_sync(gpu::detail::all_lanes, word, half);
+  Record other;
+  __builtin_memcpy(&other, words, sizeof other);
+  return other;
+}
+
+/// Total of record(s) over the turns of trajectory j that have a ratio, for all lanes of the warp.
+template <typename Record>
+__device__ auto trajectory_total(rollout_view const& batch, std::int64_t j, device_span<reason_flags const> reasons,
+                                 Record record) {
+  decltype(record(std::size_t{0})) total{};
+  for_each_turn(batch, j, [&](std::size_t s) {
+    if (has_ratio(reasons[s])) total += record(s);
+  });
+  for (int half = gpu::detail::lanes / 2; half > 0; half /= 2) total += of_other_lane(total, half);
+  return total;
+}
+
 /// Statistics of the turns of trajectory j that have a ratio, for all lanes of the warp.
 __device__ inline turn_statistics trajectory_statistics(rollout_view const& batch, std::int64_t j,
                                                         device_span<turn_statistics const> statistics,
                                                         device_span<reason_flags const> reasons) {
-  turn_statistics total;
-  for_each_turn(batch, j, [&](std::size_t s) {
-    if (has_ratio(reasons[s])) total += statistics[s];
-  });
-  for (int half = gpu::detail::lanes / 2; half > 0; half /= 2) {
-    auto const of_other_lane = [half](auto value) { return __shfl_xor_sync(gpu::detail::all_lanes, value, half); };
-    total +=
-        turn_statistics{of_other_lane(total.count), of_other_lane(total.sum),        of_other_lane(total.min),
-                        of_other_lane(total.max),   of_other_lane(total.non_finite), of_other_lane(total.saturated)};
-  }
-  return total;
+  return trajectory_total(batch, j, reasons, [&](std::size_t s) { return statistics[s]; });
 }
 
-/// Gives every turn of trajectory j that has a ratio the reasons that `rule` finds in its statistics, or in the
+/// Gives every turn s of trajectory j that has a ratio the reasons rule(total, s): the total is record(s), or the
 /// trajectory's.
-template <typename Rule>
-__device__ void apply_ratio_rule(rollout_view const& batch, std::int64_t j,
-                                 device_span<turn_statistics const> statistics, scope level,
-                                 device_span<reason_flags> reasons, Rule rule) {
-  reason_flags const of_trajectory =
-      level == scope::trajectory ? rule(trajectory_statistics(batch, j, statistics, reasons)) : 0;
+template <typename Record, typename Rule>
+__device__ void apply_ratio_rule(rollout_view const& batch, std::int64_t j, scope level,
+                                 device_span<reason_flags> reasons, Record record, Rule rule) {
+  decltype(record(std::size_t{0})) of_trajectory{};
+  if (level == scope::trajectory) of_trajectory = trajectory_total(batch, j, reasons, record);
   for_each_turn(batch, j, [&](std::size_t s) {
     if (!has_ratio(reasons[s])) return;
-    reason_flags const found = level == scope::trajectory ? of_trajectory : rule(statistics[s]);
+    reason_flags const found = rule(level == scope::trajectory ? of_trajectory : record(s), s);
     if (found != 0) reasons[s] |= found;
   });
 }
@@ -99,6 +113,8 @@ inline void check_ratio_rule(rollout_view const& batch, std::size_t statistics, 
 }
 
 }  // namespace detail
+
+inline constexpr std::size_t usable_tokens_workspace_bytes = 0;  ///< takes no workspace
 
 /// Marks valid turns without tokens (`no_token`) or with log ratios that are not finite (`non_finite`): the device
 /// version, with the same flags.

@@ -2,170 +2,132 @@
 /// The loop that every group-wise advantage runs in. A method is a small policy:
 ///
 ///     state prepare(group) const;                   // once a group
-///     bool needs_others(state, one) const;          // once a valid turn: look into the pool?
-///     double advantage(state, one, others) const;   // once a valid turn
+///     double advantage(state, one) const;           // once a valid turn
+///
+/// and where a turn may have to look at the others of its group or pool:
+///
+///     bool needs_others(state, one) const;          // once a valid turn
+///     anything others(group, state, one) const;     // where needs_others says so; on the device by the whole warp
+///     double advantage(state, one, others) const;   // once a valid turn; others = {} where they were not needed
+///
+/// What it can ask of a group is in group_values.hpp.
 #pragma once
 
-#include <turnwise/core/concepts.hpp>
-#include <turnwise/core/grouping.hpp>
-#include <turnwise/core/ordered_sum.hpp>
+#include <turnwise/advantage/detail/group_values.hpp>
 #include <turnwise/core/parallel_for.hpp>
-#include <turnwise/core/reason.hpp>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <span>
 #include <string_view>
 
-namespace turnwise::advantage {
-
-/// Which turns form a baseline: all valid ones (as published), or those kept by every filter.
-enum class baseline_members : std::uint8_t { valid, kept };
-
-namespace detail {
-
-/// Sum and number of baseline members.
-struct member_total {
-  double sum = 0;
-  std::int64_t count = 0;
-};
-
-/// Totals of a group's baseline members, with their range.
-struct group_total {
-  double sum = 0;
-  std::int64_t count = 0;
-  double min = std::numeric_limits<double>::infinity();
-  double max = -std::numeric_limits<double>::infinity();
-
-  /// All members have one value; then it is the mean, exactly.
-  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool equal() const noexcept { return count > 0 && min == max; }
-  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double mean() const noexcept {
-    return equal() ? min : sum / static_cast<double>(count);
-  }
-};
-
-/// What a policy sees of one group.
-template <real T>
-class group_values {
- public:
-  group_values(grouping const& groups, std::size_t group, std::span<T const> returns,
-               std::span<reason_flags const> reasons, baseline_members members)
-      : groups_(groups), group_(group), returns_(returns), reasons_(reasons), members_(members) {}
-
-  [[nodiscard]] bool valid(std::int64_t turn) const { return reasons_.empty() || is_valid(flags(turn)); }
-  [[nodiscard]] bool member(std::int64_t turn) const {
-    if (reasons_.empty()) return true;
-    return members_ == baseline_members::valid ? is_valid(flags(turn)) : is_kept(flags(turn));
-  }
-  [[nodiscard]] double value(std::int64_t turn) const {
-    return static_cast<double>(returns_[static_cast<std::size_t>(turn)]);
-  }
-  [[nodiscard]] std::span<std::int64_t const> turns() const { return groups_.members(group_); }
-  [[nodiscard]] std::span<std::int64_t const> trajectories() const { return groups_.trajectories(group_); }
-
-  /// Folds step(accumulator, value) over the baseline members in canonical order.
-  template <typename Step>
-  [[nodiscard]] double fold(Step step) const {
-    auto const turn = turns();
-    return ordered_fold(turn.size(),
-                        [&](double sum, std::size_t k) { return member(turn[k]) ? step(sum, value(turn[k])) : sum; });
-  }
-
-  [[nodiscard]] group_total total() const {
-    group_total result;
-    result.sum = fold([&](double sum, double value) {
-      ++result.count;
-      result.min = value < result.min ? value : result.min;
-      result.max = value > result.max ? value : result.max;
-      return sum + value;
-    });
-    return result;
-  }
-
-  /// First member turn of each trajectory of the pool but one, in canonical order.
-  [[nodiscard]] member_total first_turns_of_others(std::int64_t trajectory) const {
-    member_total result;
-    auto const pool = groups_.pool(group_);
-    result.sum = ordered_fold(pool.size(), [&](double sum, std::size_t k) {
-      if (pool[k] == trajectory) return sum;
-      auto const [first, last] = groups_.turns_of(pool[k]);
-      for (std::size_t s = first; s < last; ++s) {
-        if (!member(static_cast<std::int64_t>(s))) continue;
-        ++result.count;
-        return sum + value(static_cast<std::int64_t>(s));
-      }
-      return sum;
-    });
-    return result;
-  }
-
- private:
-  [[nodiscard]] reason_flags flags(std::int64_t turn) const { return reasons_[static_cast<std::size_t>(turn)]; }
-
-  grouping const& groups_;
-  std::size_t group_;
-  std::span<T const> returns_;
-  std::span<reason_flags const> reasons_;
-  baseline_members members_;
-};
+namespace turnwise::advantage::detail {
 
 /// The turn that an advantage is computed for.
 struct group_member {
-  double value;      ///< its return
-  bool is_member;    ///< takes part in the baseline
-  member_total own;  ///< the baseline members of its trajectory in this group
+  double value;             ///< its return
+  bool is_member;           ///< takes part in the baseline
+  member_total own;         ///< the baseline members of its trajectory in this group
+  std::int64_t turn;        ///< s
+  std::int64_t trajectory;  ///< j
 };
 
+/// State of most methods: A = (G - centre) / divisor, and 0 throughout the group where the divisor is 0.
+struct centre_and_divisor {
+  double centre = 0;
+  double divisor = 0;
+
+  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double advantage(double value) const noexcept {
+    return divisor > 0 ? (value - centre) / divisor : 0.0;
+  }
+};
+
+/// Policies that may look at others.
+template <typename Policy, typename State>
+concept looks_at_others = requires(Policy const& policy, State const& state, group_member const& one) {
+  policy.needs_others(state, one);
+};
+
+inline void check_epsilon(double epsilon, std::string_view function) {
+  expects(epsilon >= 0 && within_limit(epsilon), function, ": epsilon = ", epsilon,
+          ", expected a finite number, at least 0");
+}
+
 template <real T>
-void check_group_call(grouping const& groups, std::span<T const> returns, std::span<reason_flags const> reasons,
-                      std::span<T> advantage, std::string_view function) {
-  expects_size(function, "turn_return", returns.size(), groups.turns(), "turn");
-  if (!reasons.empty()) expects_size(function, "reasons", reasons.size(), groups.turns(), "turn");
-  expects_size(function, "advantage", advantage.size(), groups.turns(), "turn");
-  std::less_equal<T const*> const not_after;  // unlike <=, for any two pointers
-  expects(advantage.empty() || not_after(returns.data() + returns.size(), advantage.data()) ||
-              not_after(advantage.data() + advantage.size(), returns.data()),
-          function, ": advantage must not overlap turn_return");
-  for (std::size_t s = 0; s < returns.size(); ++s)
-    expects((!reasons.empty() && !is_valid(reasons[s])) || within_limit(returns[s]), function, ": turn_return[", s,
-            "] = ", returns[s], " of a valid turn is not finite or beyond the magnitude limit");
+void check_group_call(group_call<T> const& call, std::string_view function) {
+  std::size_t const turns = call.groups.turns();
+  auto const valid = [&](std::size_t s) { return call.reasons.empty() || is_valid(call.reasons[s]); };
+  expects_size(function, "turn_return", call.turn_return.size(), turns, "turn");
+  if (!call.reasons.empty()) expects_size(function, "reasons", call.reasons.size(), turns, "turn");
+  expects_size(function, "advantage", call.advantage.size(), turns, "turn");
+  auto const check_apart = [&]<typename U>(std::span<U const> input, std::string_view name) {
+    std::less_equal<void const*> const not_after;  // unlike <=, for any two pointers
+    expects(input.empty() || not_after(input.data() + input.size(), call.advantage.data()) ||
+                not_after(call.advantage.data() + call.advantage.size(), input.data()),
+            function, ": advantage must not overlap ", name);
+  };
+  check_apart(call.turn_return, "turn_return");
+  check_apart(call.weight, "weight");
+  for (std::size_t s = 0; s < turns; ++s)
+    expects(!valid(s) || within_limit(call.turn_return[s]), function, ": turn_return[", s, "] = ", call.turn_return[s],
+            " of a valid turn is not finite or beyond the magnitude limit");
+  for (std::size_t s = 0; s < call.weight.size(); ++s)
+    expects(!valid(s) || (call.weight[s] >= 0 && within_limit(call.weight[s])), function, ": weight[", s,
+            "] = ", call.weight[s], " of a valid turn is negative, not finite or beyond the magnitude limit");
+}
+
+/// The advantage of a turn that looks at others: apart, which keeps the loop over those that need not fast.
+template <typename Policy, typename Group, typename State>
+[[gnu::noinline]] double compared_advantage(Policy const& policy, Group const& group, State const& state,
+                                            group_member const& one) {
+  return policy.advantage(state, one, policy.others(group, state, one));
+}
+
+/// The advantages of one group.
+template <real T, typename Policy>
+void advantages_of_group(group_call<T> const& call, Policy const& policy, std::size_t g) {
+  group_values<T> const group{call, g};
+  auto const turn = group.turns();
+  auto const trajectory = group.trajectories();
+  auto const state = policy.prepare(group);
+  auto const advantage = [&](group_member const& one) {
+    if constexpr (looks_at_others<Policy, decltype(state)>)
+      return policy.needs_others(state, one) ? compared_advantage(policy, group, state, one)
+                                             : policy.advantage(state, one, {});
+    else
+      return policy.advantage(state, one);
+  };
+  for (std::size_t first = 0, last = 0; first < turn.size(); first = last) {
+    member_total own;
+    for (; last < turn.size() && trajectory[last] == trajectory[first]; ++last) {
+      if (!group.member(turn[last])) continue;
+      own.sum += group.value(turn[last]);
+      ++own.count;
+    }
+    for (std::size_t k = first; k < last; ++k) {
+      double result = 0;
+      if (group.valid(turn[k]))
+        result = advantage({group.value(turn[k]), group.member(turn[k]), own, turn[k], trajectory[k]});
+      call.advantage[static_cast<std::size_t>(turn[k])] = narrowed<T>(result);
+    }
+  }
+}
+
+/// Calls body(first, last) on ranges that cover the groups, threads sharing them.
+template <real T, typename Body>
+void for_each_group_range(group_call<T> const& call, Body body) {
+  std::size_t const groups = call.groups.groups();
+  std::size_t const average = groups == 0 ? 1 : call.groups.turns() / groups + 1;
+  parallel_for(groups, 8192 / average, call.threads, body);
 }
 
 /// Runs a policy over all groups; invalid turns get 0. Arguments are checked by check_group_call.
 template <real T, typename Policy>
-void for_each_group(grouping const& groups, std::span<T const> returns, std::span<reason_flags const> reasons,
-                    baseline_members members, int threads, Policy const& policy, std::span<T> advantage) {
-  auto const write_group = [&](std::size_t g) {
-    group_values<T> const group{groups, g, returns, reasons, members};
-    auto const turn = group.turns();
-    auto const trajectory = group.trajectories();
-    auto const state = policy.prepare(group);
-    for (std::size_t first = 0, last = 0; first < turn.size(); first = last) {
-      member_total own;
-      for (; last < turn.size() && trajectory[last] == trajectory[first]; ++last) {
-        if (!group.member(turn[last])) continue;
-        own.sum += group.value(turn[last]);
-        ++own.count;
-      }
-      for (std::size_t k = first; k < last; ++k) {
-        double result = 0;
-        if (group.valid(turn[k])) {
-          group_member const one{group.value(turn[k]), group.member(turn[k]), own};
-          bool const looks = policy.needs_others(state, one);
-          result = policy.advantage(state, one, looks ? group.first_turns_of_others(trajectory[k]) : member_total{});
-        }
-        advantage[static_cast<std::size_t>(turn[k])] = narrowed<T>(result);
-      }
-    }
-  };
-  std::size_t const average = groups.groups() == 0 ? 1 : groups.turns() / groups.groups() + 1;
-  parallel_for(groups.groups(), 8192 / average, threads, [&](std::size_t first, std::size_t last) {
-    for (std::size_t g = first; g < last; ++g) write_group(g);
+void for_each_group(group_call<T> const& call, Policy const& policy) {
+  for_each_group_range(call, [&](std::size_t first, std::size_t last) {
+    for (std::size_t g = first; g < last; ++g) advantages_of_group(call, policy, g);
   });
 }
 
-}  // namespace detail
-}  // namespace turnwise::advantage
+}  // namespace turnwise::advantage::detail

@@ -2,8 +2,8 @@
 /// What the recipes share: the order of a step. Statistics, rewards, validity, filters, baselines, token outputs.
 #pragma once
 
-#include <turnwise/advantage/discounted_return.hpp>
 #include <turnwise/advantage/per_token.hpp>
+#include <turnwise/advantage/turn_return.hpp>
 #include <turnwise/importance/log_ratio_statistics.hpp>
 #include <turnwise/metrics/mismatch.hpp>
 #include <turnwise/rejection/profiling_filter.hpp>
@@ -12,6 +12,7 @@
 #include <turnwise/rejection/usable_tokens.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -67,11 +68,12 @@ inline void check_outputs(rollout_view const& batch, std::size_t tokens, step_ou
 
 /// Runs a step. Turn results go to scratch first, so that an error in any part leaves the outputs as they were.
 ///
+/// @param return_options  of discounted_return or turn_return: which one is called.
 /// @param reward_of     writes the recipe's reward: (reasons, reward).
 /// @param advantage_of  writes advantages: (turn_return, reasons, advantage).
-template <logprob Old, logprob Rollout, real E, typename RewardOf, typename AdvantageOf>
+template <logprob Old, logprob Rollout, real E, typename ReturnOptions, typename RewardOf, typename AdvantageOf>
 void run_step(rollout_view const& batch, grouping const& groups, step_inputs<Old, Rollout, E> const& inputs,
-              advantage::discounted_return_options const& return_options, filter_options const& filters,
+              ReturnOptions const& return_options, filter_options const& filters,
               metrics::mismatch_options metrics_options, draw_key key, int threads, step_outputs const& out,
               std::string_view function, RewardOf reward_of, AdvantageOf advantage_of) {
   std::size_t const turns = batch.turns();
@@ -90,7 +92,10 @@ void run_step(rollout_view const& batch, grouping const& groups, step_inputs<Old
     expects_size(function, "given_reward", inputs.given_reward.size(), turns, "turn");
     std::ranges::copy(inputs.given_reward, reward.begin());
   }
-  advantage::discounted_return(batch, reward, return_options, reasons, std::span{turn_return});
+  if constexpr (std::same_as<ReturnOptions, advantage::discounted_return_options>)
+    advantage::discounted_return(batch, reward, return_options, reasons, std::span{turn_return});
+  else
+    advantage::turn_return(batch, reward, return_options, reasons, std::span{turn_return});
 
   if (out.metrics != nullptr)
     importance::log_ratio_statistics(batch, inputs.tokens, statistics, moments, threads);

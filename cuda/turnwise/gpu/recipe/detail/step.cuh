@@ -3,14 +3,15 @@
 #pragma once
 
 #include <turnwise/gpu/advantage/detail/group_driver.cuh>
-#include <turnwise/gpu/advantage/discounted_return.cuh>
 #include <turnwise/gpu/advantage/per_token.cuh>
+#include <turnwise/gpu/advantage/turn_return.cuh>
 #include <turnwise/gpu/core/reasons.cuh>
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 #include <turnwise/gpu/rejection/profiling_filter.cuh>
 #include <turnwise/gpu/rejection/ratio_band.cuh>
 #include <turnwise/gpu/rejection/token_veto.cuh>
 #include <turnwise/gpu/reward/kernel_reward.cuh>
+#include <turnwise/gpu/reward/kevin_score.cuh>
 #include <turnwise/recipe/detail/turn_step.hpp>
 
 #include <cstddef>
@@ -22,7 +23,8 @@ namespace turnwise::gpu::recipe {
 
 using turnwise::importance::turn_statistics;
 
-/// The inputs of a step besides the batch, its grouping and its token plan; turnwise::recipe::step_inputs on the device.
+/// The inputs of a step besides the batch, its grouping and its token plan; turnwise::recipe::step_inputs on the
+/// device.
 template <logprob Old, logprob Rollout, real E>
 struct step_inputs {
   token_logprobs<Old, Rollout> tokens{};
@@ -64,14 +66,15 @@ struct step_blocks {
   }
 };
 
-/// Rewards, returns, validity and profiling draws of a trajectory, beside the first pass over the tokens.
-template <logprob Old, logprob Rollout, real E>
+/// Rewards, returns, validity and profiling draws of a trajectory, beside the first pass over the tokens. The types of
+/// the options say which reward and which return.
+template <logprob Old, logprob Rollout, real E, typename RewardOptions, typename ReturnOptions>
 struct judge_trajectories {
   rollout_view batch;
   grouping_counts const* groups;
   step_inputs<Old, Rollout, E> inputs;
-  turnwise::reward::kernel_reward_options reward_options;
-  turnwise::advantage::discounted_return_options return_options;
+  RewardOptions reward_options;
+  ReturnOptions return_options;
   turnwise::rejection::profiling_filter_options profiling;
   bool filters_profiles;
   draw_key key;
@@ -115,7 +118,7 @@ struct ratio_rules {
   turnwise::rejection::log_band band{};
   turnwise::rejection::scope band_level{};
   bool has_band = false;
-  double log_veto = 0;
+  turnwise::rejection::log_veto veto{};
   turnwise::rejection::scope veto_scope{};
   bool has_veto = false;
 
@@ -127,7 +130,7 @@ struct ratio_rules {
     }
     if (filters.token_veto) {
       has_veto = true;
-      log_veto = rejection::detail::log_veto_threshold(*filters.token_veto);
+      veto = turnwise::rejection::make_log_veto(*filters.token_veto, "token_veto");
       veto_scope = filters.token_veto->veto_scope;
     }
   }
@@ -156,16 +159,17 @@ inline __device__ void filter_trajectory(rollout_view const& batch, std::int64_t
   if (rules.has_band)
     rejection::detail::band_of_trajectory(batch, j, out.statistics, rules.band, rules.band_level, out.reasons);
   if (rules.has_veto)
-    rejection::detail::veto_of_trajectory(batch, j, out.statistics, rules.log_veto, rules.veto_scope, out.reasons);
+    rejection::detail::veto_of_trajectory(batch, j, out.statistics, rules.veto, rules.veto_scope, out.reasons);
 }
 
 /// The first `filter_blocks` blocks filter trajectories, the others form the baselines of groups; if members must be
 /// kept, baselines wait for the filters and have a launch of their own.
 template <typename Policy>
 TURNWISE_KERNEL void __launch_bounds__(gpu::detail::warp_block_threads)
-    decide_kernel(rollout_view batch, std::int64_t tokens, step_blocks blocks, ratio_rules rules,
-                  advantage::detail::group_call<double> call, Policy policy, unsigned filter_blocks,
-                  status_record* status) {
+    decide_kernel(__grid_constant__ rollout_view const batch, std::int64_t tokens,
+                  __grid_constant__ step_blocks const blocks, __grid_constant__ ratio_rules const rules,
+                  __grid_constant__ advantage::detail::group_call<double> const call,
+                  __grid_constant__ Policy const policy, unsigned filter_blocks, status_record* status) {
   bool const filters = blockIdx.x < filter_blocks;
   auto const block = std::int64_t{filters ? blockIdx.x : blockIdx.x - filter_blocks};
   auto const warp = (block * blockDim.x + threadIdx.x) / gpu::detail::lanes;
@@ -235,24 +239,26 @@ void check_step(step_call<Old, Rollout, E> const& call, bool profile, std::strin
 
 /// The first launch: rewards, returns and profiling draws beside the pass over the tokens.
 ///
-/// @param given_reward  takes the place of kernel_reward unless it is empty; may be blocks.out.reward.
-template <logprob Old, logprob Rollout, real E>
+/// @param given_reward    takes the place of the reward unless it is empty; may be blocks.out.reward.
+/// @param reward_options  of kernel_reward or kevin_score.
+/// @param return_options  of discounted_return or turn_return.
+template <logprob Old, logprob Rollout, real E, typename RewardOptions, typename ReturnOptions>
 void enqueue_judgement(step_call<Old, Rollout, E> const& call, step_blocks const& blocks,
-                       device_span<double const> given_reward,
-                       turnwise::reward::kernel_reward_options const& reward_options,
-                       turnwise::advantage::discounted_return_options const& return_options) {
+                       device_span<double const> given_reward, RewardOptions const& reward_options,
+                       ReturnOptions const& return_options) {
   auto const& profiling = call.filters.profiling_filter;
-  judge_trajectories<Old, Rollout, E> const judge{call.batch,
-                                                  call.groups.counts,
-                                                  {call.inputs.tokens, call.inputs.evaluation, given_reward},
-                                                  reward_options,
-                                                  return_options,
-                                                  profiling.value_or(turnwise::rejection::profiling_filter_options{}),
-                                                  profiling.has_value(),
-                                                  call.key,
-                                                  blocks.out,
-                                                  blocks.validity,
-                                                  call.status};
+  judge_trajectories<Old, Rollout, E, RewardOptions, ReturnOptions> const judge{
+      call.batch,
+      call.groups.counts,
+      {call.inputs.tokens, call.inputs.evaluation, given_reward},
+      reward_options,
+      return_options,
+      profiling.value_or(turnwise::rejection::profiling_filter_options{}),
+      profiling.has_value(),
+      call.key,
+      blocks.out,
+      blocks.validity,
+      call.status};
   importance::detail::enqueue_chunks(call.plan, call.inputs.tokens, blocks.chunks, call.stream, judge,
                                      call.batch.trajectories());
 }

@@ -1,0 +1,52 @@
+/// @file
+/// The training step of Kevin on the device: three launches after the grouping.
+#pragma once
+
+#include <turnwise/gpu/advantage/group_relative.cuh>
+#include <turnwise/gpu/recipe/detail/step.cuh>
+#include <turnwise/recipe/kevin.hpp>
+
+#include <cstddef>
+
+namespace turnwise::gpu::recipe {
+
+using turnwise::recipe::kevin_options;
+
+/// Scratch for kevin, an upper bound: that of a call that wants no turn output.
+[[nodiscard]] inline std::size_t kevin_workspace_bytes(std::size_t turns, std::size_t tokens) {
+  workspace count;
+  detail::step_blocks{turns, tokens, {}, count};
+  return count.used();
+}
+
+/// The whole step: the device version of turnwise::recipe::kevin, with the same bits (of a NaN reward it is not told
+/// which NaN).
+///
+/// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph. Three launches: tokens and
+/// trajectories; filters and baselines; token outputs (not launched if none is wanted). With members = kept a fourth.
+/// @param[in]  groups  of the batch, by group.
+/// @param[in]  plan    of the batch, over N tokens.
+/// @param[in]  key     seed and step of the profiling draws.
+/// @param[in]  status  may be null; gains what is wrong with the content. The turns concerned get advantage 0 and a
+///                     reason.
+/// @param      scratch at least kevin_workspace_bytes; must stay alive until the stream has passed this work.
+/// @throws precondition_error  sizes that differ, bad options, a workspace too small; nothing is enqueued.
+/// @throws cuda_error          a launch was refused.
+/// @note  Metrics are not computed here.
+/// @par Complexity  as dr_kernel.
+/// @see turnwise::recipe::kevin
+template <logprob Old, logprob Rollout, real E>
+void kevin(rollout_view const& batch, grouping const& groups, token_plan const& plan,
+           step_inputs<Old, Rollout, E> const& inputs, kevin_options const& options, draw_key key,
+           step_outputs const& out, status_record* status, workspace scratch, ::cuda::stream_ref stream) {
+  detail::step_call<Old, Rollout, E> const call{batch, groups, plan, inputs, options.filters, key, out, status, stream};
+  detail::check_step(call, false, "kevin");
+  turnwise::recipe::kevin<Old, Rollout, E>({}, {}, options, key, {});  // of no turns: checks the options
+  detail::step_blocks const blocks{batch.turns, plan.tokens, out, scratch};
+  if (batch.turns == 0 && plan.tokens == 0) return;
+  detail::enqueue_judgement(call, blocks, inputs.given_reward, options.reward, options.turn_return);
+  detail::enqueue_decisions(call, blocks, turnwise::advantage::detail::group_relative_policy{options.advantage},
+                            options.advantage.members, "kevin: decide");
+}
+
+}  // namespace turnwise::gpu::recipe
