@@ -1,6 +1,7 @@
 /// Prints one line a batch and quantity: a hash of the bits of everything the library decides. Every build of this
 /// program, whatever the compiler, its flags and OpenMP, must print the same text; each call that takes threads is made
 /// with one, with two and with as many as the runtime likes.
+#include "exactness/methods.hpp"
 #include "support/batches.hpp"
 
 #include <turnwise/turnwise.hpp>
@@ -8,10 +9,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <span>
 #include <string>
@@ -22,6 +21,10 @@
 namespace {
 
 using namespace turnwise;
+using digest::hash;
+using digest::hash_of;
+using digest::print;
+using digest::print_threads;
 using test::infinity;
 using test::integers;
 using test::nan_value;
@@ -37,64 +40,6 @@ struct bfloat16 {
       : bits(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(value)) >> 16)) {}
   explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
-
-/// FNV-1a over the bytes of numbers, least significant first.
-class hash {
- public:
-  void add(std::uint64_t word) {
-    for (int byte = 0; byte < 8; ++byte) value_ = (value_ ^ ((word >> (8 * byte)) & 255)) * 0x100000001B3u;
-  }
-  void add(std::integral auto number) { add(static_cast<std::uint64_t>(number)); }
-  void add(double number) { add(std::bit_cast<std::uint64_t>(number)); }
-  void add(float number) { add(static_cast<std::uint64_t>(std::bit_cast<std::uint32_t>(number))); }
-  void add(importance::turn_statistics const& s) {
-    add(s.count), add(s.sum), add(s.min), add(s.max), add(s.non_finite), add(s.saturated);
-  }
-  void add(importance::ratio_moments const& m) { add(m.k3), add(m.excess_squared), add(m.rollout_logprob); }
-  void add(metrics::kept_count const& c) { add(c.turns), add(c.kept); }
-  void add(metrics::mismatch_record const& r) {
-    add(r.turns), add(r.ratio_turns), add(r.ratio_tokens), add(r.non_finite_tokens), add(r.saturated_tokens);
-    for (double const number :
-         {r.kl, r.k3, r.old_log_ppl, r.rollout_log_ppl, r.log_ppl_difference, r.old_ppl, r.rollout_ppl, r.chi2_token,
-          r.chi2_turn, r.effective_sample_size, r.ratio_min, r.ratio_max, r.low_turn_share, r.high_turn_share,
-          r.low_token_share, r.high_token_share, r.kept_advantage_mean})
-      add(number);
-    add(r.valid), add(r.correct), add(r.incorrect), add(r.fast), add(r.kept_tokens);
-    for (std::int64_t const count : r.reasons) add(count);
-    for (auto const& of : r.by_length) add(of.shortest), add(of.longest), add(of.count);
-    add(r.negative_groups), add(r.rejected_to_one), add(r.meaningless_profiles), add(r.speedup_outliers);
-    add(r.low_keep), add(r.nothing_kept), add(r.profiler_suspect);
-  }
-  template <typename T>
-  void add(std::vector<T> const& values) {
-    add(values.size());
-    for (auto const& value : values) add(value);
-  }
-  [[nodiscard]] std::uint64_t value() const { return value_; }
-
- private:
-  std::uint64_t value_ = 0xCBF29CE484222325u;
-};
-
-template <typename... Parts>
-std::uint64_t hash_of(Parts const&... parts) {
-  hash result;
-  (result.add(parts), ...);
-  return result.value();
-}
-
-void print(std::string const& shape, std::string const& quantity, std::uint64_t value) {
-  std::printf("%-28s %-52s %016llx\n", shape.c_str(), quantity.c_str(), static_cast<unsigned long long>(value));
-}
-
-/// Prints what `compute(threads)` hashes to, and says so if another number of threads gives something else.
-template <typename Compute>
-void print_threads(std::string const& shape, std::string const& quantity, Compute compute) {
-  std::uint64_t const one = compute(1);
-  print(shape, quantity, one);
-  for (int const threads : {2, 0})
-    if (std::uint64_t const other = compute(threads); other != one) print(shape, quantity + " WITH THREADS", other);
-}
 
 /// A batch with log-probs of two types.
 template <typename Old, typename Rollout>
@@ -310,7 +255,7 @@ void digest_types(std::string const& shape, std::vector<sample_trajectory> const
   digest_recipes(shape, batch);
 }
 
-void digest(std::string const& shape, std::vector<sample_trajectory> const& trajectories) {
+void digest_batch(std::string const& shape, std::vector<sample_trajectory> const& trajectories) {
   digest_types<float, float>(shape + " f32", trajectories, true);
   digest_types<float, float>(shape + " f32 unmasked", trajectories, false);
   digest_types<double, double>(shape + " f64", trajectories, true);
@@ -322,6 +267,7 @@ void digest(std::string const& shape, std::vector<sample_trajectory> const& traj
   importance::log_ratio_statistics(batch.view(), batch.tokens(), statistics);
   digest_filters(shape, batch, statistics);
   digest_baselines(shape, batch, statistics);
+  digest::methods(shape, batch, statistics);
 }
 
 /// A fraction of 2^-bits, in [0, 1).
@@ -448,16 +394,16 @@ std::vector<sample_trajectory> edges() {
 }  // namespace
 
 int main() {
-  digest("empty", {});
-  digest("no turns", {{.id = 1}, {.id = 2}});
-  digest("one token", {{.turns = {{.log_ratio = {0.1}, .correct = true, .speedup = 1.7}}}});
-  digest("ragged", test::random_trajectories(1, 60, 6, 90));
-  digest("short turns", full_precision(2, 12, 9, 4, 9, 0));
-  digest("long turns", full_precision(3, 3, 4, 3, 9000, -2));
-  digest("close", full_precision(4, 16, 16, 3, 60, -9));
-  digest("wide", full_precision(5, 8, 8, 3, 300, 7));
-  digest("large group", full_precision(6, 1, 3000, 2, 3, -3));
-  digest("middle group", full_precision(7, 3, 60, 3, 5, -3));
-  digest("garbage", garbage());
-  digest("edges", edges());
+  digest_batch("empty", {});
+  digest_batch("no turns", {{.id = 1}, {.id = 2}});
+  digest_batch("one token", {{.turns = {{.log_ratio = {0.1}, .correct = true, .speedup = 1.7}}}});
+  digest_batch("ragged", test::random_trajectories(1, 60, 6, 90));
+  digest_batch("short turns", full_precision(2, 12, 9, 4, 9, 0));
+  digest_batch("long turns", full_precision(3, 3, 4, 3, 9000, -2));
+  digest_batch("close", full_precision(4, 16, 16, 3, 60, -9));
+  digest_batch("wide", full_precision(5, 8, 8, 3, 300, 7));
+  digest_batch("large group", full_precision(6, 1, 3000, 2, 3, -3));
+  digest_batch("middle group", full_precision(7, 3, 60, 3, 5, -3));
+  digest_batch("garbage", garbage());
+  digest_batch("edges", edges());
 }
