@@ -41,18 +41,22 @@ TEST_SUITE("core/concepts") {
   }
 
   TEST_CASE("log-probs are double or convert exactly to float") {
-    static_assert(turnwise::logprob<float> && turnwise::logprob<double>);
-    static_assert(turnwise::logprob<Eigen::half> && turnwise::logprob<Eigen::bfloat16>);
-    static_assert(turnwise::logprob<short_float>);
+    static_assert(turnwise::logprob_value<float> && turnwise::logprob_value<double>);
+    static_assert(turnwise::logprob_value<Eigen::half> && turnwise::logprob_value<Eigen::bfloat16>);
+    static_assert(turnwise::logprob_value<short_float>);
   }
 
   TEST_CASE("integers, enums and types without a conversion are no log-probs") {
-    static_assert(!turnwise::logprob<int> && !turnwise::logprob<std::int64_t> && !turnwise::logprob<bool>);
-    static_assert(!turnwise::logprob<std::int16_t> && !turnwise::logprob<std::uint16_t>);
-    static_assert(!turnwise::logprob<std::int8_t> && !turnwise::logprob<std::uint8_t> && !turnwise::logprob<char>);
-    static_assert(!turnwise::logprob<code> && !turnwise::logprob<old_code> && !turnwise::logprob<std::byte>);
-    static_assert(!turnwise::logprob<opaque> && !turnwise::logprob<std::complex<float>>);
-    static_assert(!turnwise::logprob<long double> && !turnwise::logprob<std::string> && !turnwise::logprob<float*>);
+    static_assert(!turnwise::logprob_value<int> && !turnwise::logprob_value<std::int64_t> &&
+                  !turnwise::logprob_value<bool>);
+    static_assert(!turnwise::logprob_value<std::int16_t> && !turnwise::logprob_value<std::uint16_t>);
+    static_assert(!turnwise::logprob_value<std::int8_t> && !turnwise::logprob_value<std::uint8_t> &&
+                  !turnwise::logprob_value<char>);
+    static_assert(!turnwise::logprob_value<code> && !turnwise::logprob_value<old_code> &&
+                  !turnwise::logprob_value<std::byte>);
+    static_assert(!turnwise::logprob_value<opaque> && !turnwise::logprob_value<std::complex<float>>);
+    static_assert(!turnwise::logprob_value<long double> && !turnwise::logprob_value<std::string> &&
+                  !turnwise::logprob_value<float*>);
   }
 
   TEST_CASE("a log ratio is formed in double when either side is double") {

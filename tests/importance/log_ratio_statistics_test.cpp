@@ -29,7 +29,7 @@ struct brain_float {
   explicit brain_float(float value) : bits(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16)) {}
   explicit operator float() const { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
 };
-static_assert(logprob<brain_float> && logprob<Eigen::half> && logprob<Eigen::bfloat16>);
+static_assert(logprob_value<brain_float> && logprob_value<Eigen::half> && logprob_value<Eigen::bfloat16>);
 
 /// Long double sums of a turn, with the magnitudes that bound the error of their double versions.
 struct exact_moments {

@@ -18,11 +18,11 @@ concept real = std::same_as<T, float> || std::same_as<T, double>;
 /// Type of a log-probability: double, or any floating-point type that converts exactly to float (float itself, and the
 /// half and bfloat16 types of Eigen, of the CUDA toolkit or of the user).
 template <typename T>
-concept logprob = real<T> ||(sizeof(T) <= 2 && !std::integral<T> && !std::is_enum_v<T> &&
-                             requires(T const value) { static_cast<float>(value); });
+concept logprob_value = real<T> ||(sizeof(T) <= 2 && !std::integral<T> && !std::is_enum_v<T> &&
+                                   requires(T const value) { static_cast<float>(value); });
 
 /// The type in which a log ratio of two log-prob types is formed: double when either is double, else float.
-template <logprob A, logprob B>
+template <logprob_value A, logprob_value B>
 using log_ratio_t = std::conditional_t<std::same_as<A, double> || std::same_as<B, double>, double, float>;
 
 /// Keeps a parameter out of template argument deduction, so that vectors and arrays convert to its span.

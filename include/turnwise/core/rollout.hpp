@@ -47,7 +47,7 @@ struct rollout_view {
 };
 
 /// The token arrays of a batch, N tokens each.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 struct token_logprobs {
   std::span<Old const> old_logprob{};          ///< [N] under the trainer's weights before the update, nats
   std::span<Rollout const> rollout_logprob{};  ///< [N] under the engine that sampled the token, nats

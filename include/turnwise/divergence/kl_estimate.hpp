@@ -125,7 +125,7 @@ template <typename F>
 }
 
 /// The log-probs of a divergence, N tokens each.
-template <logprob Current, logprob Reference>
+template <logprob_value Current, logprob_value Reference>
 struct kl_logprobs {
   std::span<Current const> current_logprob{};      ///< [N] of the policy that sampled or is updated, nats
   std::span<Reference const> reference_logprob{};  ///< [N] of what it is compared with, nats
@@ -191,7 +191,7 @@ struct kl_outputs {
 /// @par Complexity  one read of the tokens; with of_token O(S) memory.
 /// @par Reference   Schulman 2020, "Approximating KL divergence"; k2's gradient: Tang and Munos 2025, arXiv:2506.09477.
 /// @see turnwise::importance::divergence_sums for exact sums of k2 and k3 that decisions rest on
-template <logprob Current, logprob Reference, real T = float>
+template <logprob_value Current, logprob_value Reference, real T = float>
 void kl_estimate(rollout_view const& batch, kl_logprobs<Current, Reference> const& tokens, kl_options const& options,
                  std::span<kl_sums> sums, kl_outputs<T> const& of_token = {}, int threads = 0) {
   std::string_view const name = "kl_estimate";

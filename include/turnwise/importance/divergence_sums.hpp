@@ -95,7 +95,7 @@ struct divergence_lanes {
 };
 
 /// Calls body(log ratios that count, or 0) for the registers of a run of tokens.
-template <bool Masked, logprob Old, logprob Rollout, typename Body>
+template <bool Masked, logprob_value Old, logprob_value Rollout, typename Body>
 [[gnu::always_inline]] inline void for_each_register(token_range<Old, Rollout> const& tokens, Body body) {
   using wide = log_ratio_t<Old, Rollout>;
   constexpr std::size_t size = size_of<vec<double>>;
@@ -123,7 +123,7 @@ template <bool Masked, logprob Old, logprob Rollout, typename Body>
 }
 
 /// Sums over one turn.
-template <bool Masked, logprob Old, logprob Rollout>
+template <bool Masked, logprob_value Old, logprob_value Rollout>
 [[nodiscard]] turn_divergence reduce_divergence(token_range<Old, Rollout> const& tokens) {
   using values = vec<log_ratio_t<Old, Rollout>, size_of<vec<double>>>;
   constexpr std::size_t run = 1024;  // of these the lanes cannot overflow
@@ -169,7 +169,7 @@ template <bool Masked, logprob Old, logprob Rollout>
 ///        at most 2^-33 (k2) and 2^-33 + 1e-7 k3 (k3).
 /// @par Complexity  one read of the tokens, O(S) writes, no allocation.
 /// @par Reference   Schulman 2020, "Approximating KL divergence".
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void divergence_sums(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
                      std::span<turn_divergence> sums, int threads = 0) {
   detail::check_tokens(batch, tokens, "divergence_sums");

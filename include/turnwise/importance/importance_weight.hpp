@@ -151,7 +151,7 @@ template <real F>
 /// @par Reference   Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy RL training"; IcePop:
 ///                  Ling Team 2025, arXiv:2510.18855.
 /// @see turnwise::gpu::importance::importance_weight
-template <logprob Old, logprob Rollout, real W>
+template <logprob_value Old, logprob_value Rollout, real W>
 weight_counts importance_weight(token_logprobs<Old, Rollout> const& tokens, token_weight_options const& options,
                                 std::span<W> weight, int threads = 0) {
   std::string_view const name = "importance_weight";

@@ -20,7 +20,7 @@ inline constexpr double log_ratio_unit = 0x1p-24;
 #ifdef __CUDACC__
 #pragma nv_exec_check_disable  // a half type of the user may convert on the host alone
 #endif
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr log_ratio_t<Old, Rollout> log_ratio(Old old_logprob,
                                                                                  Rollout rollout_logprob) noexcept {
   using wide = log_ratio_t<Old, Rollout>;

@@ -17,7 +17,7 @@ namespace turnwise::importance {
 
 namespace detail {
 
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void check_tokens(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens, std::string_view function) {
   check_rollout(batch, function);
   std::size_t const count = tokens.old_logprob.size();
@@ -45,7 +45,7 @@ inline std::size_t turn_grain(std::size_t turns, std::size_t tokens) {
 /// @note  Exact: the same bits for any order, split, thread count, compiler and backend, below 2^33 tokens a turn.
 /// @par Complexity  one read of the tokens, O(S) writes, no allocation.
 /// @see docs/exactness.md for the grid.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
                           std::span<turn_statistics> statistics, int threads = 0) {
   detail::check_tokens(batch, tokens, "log_ratio_statistics");
@@ -60,7 +60,7 @@ void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout
 /// The same with the sums that mismatch metrics need, from the same single read.
 ///
 /// @param[out] moments  [S]; the same bits for any order, split of turns, thread count and compiler.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
                           std::span<turn_statistics> statistics, std::span<ratio_moments> moments, int threads = 0) {
   detail::check_tokens(batch, tokens, "log_ratio_statistics");

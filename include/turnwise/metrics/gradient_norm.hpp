@@ -62,7 +62,7 @@ inline constexpr std::size_t gradient_lanes = 2048;
 }
 
 /// sum + value^2, rounded once. Squares of the narrow types are exact, so that no fused operation is needed for them.
-template <logprob T>
+template <logprob_value T>
 [[nodiscard]] TURNWISE_HOST_DEVICE double plus_square(double sum, double value) noexcept {
   using std::fma;
   if constexpr (std::same_as<T, double>)
@@ -78,7 +78,7 @@ inline double fold_gradient_lanes(std::array<double, gradient_lanes>& lane) noex
   return lane[0];
 }
 
-template <logprob T>
+template <logprob_value T>
 [[nodiscard]] gradient_sums sums_of_chunk(std::span<T const> chunk) noexcept {
   std::array<double, gradient_lanes> lane{};
   gradient_sums sums;
@@ -140,7 +140,7 @@ inline void check_gradient_norm(gradient_norm_options const& options) {
 /// @par Complexity  one read; 24 bytes of memory a chunk.
 /// @par Reference   Pascanu et al. 2013, arXiv:1211.5063.
 /// @see turnwise::gpu::metrics::gradient_norm; join_gradient_norms for several types or ranks
-template <logprob T>
+template <logprob_value T>
 [[nodiscard]] gradient_norm_record gradient_norm(std::span<std::span<T const> const> gradients,
                                                  gradient_norm_options const& options, int threads = 0) {
   detail::check_gradient_norm(options);

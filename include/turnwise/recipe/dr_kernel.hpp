@@ -49,7 +49,7 @@ struct dr_kernel_options {
 /// @note  Deterministic as the parts: same bits for any order of trajectories, thread count and compiler.
 /// @par Complexity  one read of the tokens and one write of the token outputs; O(S log S) else; O(S) memory.
 /// @par Reference   Dr. Kernel, arXiv:2602.05885, and its published trainer.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void dr_kernel(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs, dr_kernel_options const& options,
                draw_key key, step_outputs const& out) {
   importance::detail::check_tokens(batch, inputs.tokens, "dr_kernel");

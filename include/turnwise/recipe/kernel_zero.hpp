@@ -28,7 +28,7 @@ struct kernel_zero_options {
 /// @note  Deterministic as the parts.
 /// @par Complexity  as dr_kernel.
 /// @par Reference   KernelZero, arXiv:2609.33074.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void kernel_zero(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs,
                  kernel_zero_options const& options, draw_key key, step_outputs const& out) {
   importance::detail::check_tokens(batch, inputs.tokens, "kernel_zero");

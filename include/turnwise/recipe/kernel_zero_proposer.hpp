@@ -40,7 +40,7 @@ struct proposal_results {
 /// @note  Deterministic as the parts.
 /// @par Complexity  as dr_kernel, and one read of the attempts' evaluation.
 /// @par Reference   KernelZero, arXiv:2609.33074.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void kernel_zero_proposer(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs,
                           proposal_results<E> const& results, kernel_zero_proposer_options const& options, draw_key key,
                           step_outputs const& out) {

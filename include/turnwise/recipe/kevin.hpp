@@ -31,7 +31,7 @@ struct kevin_options {
 /// @note  Deterministic as the parts.
 /// @par Complexity  as dr_kernel.
 /// @par Reference   Kevin, arXiv:2507.11948.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void kevin(rollout_view const& batch, step_inputs<Old, Rollout, E> const& inputs, kevin_options const& options,
            draw_key key, step_outputs const& out) {
   importance::detail::check_tokens(batch, inputs.tokens, "kevin");

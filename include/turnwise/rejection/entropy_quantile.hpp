@@ -56,7 +56,7 @@ inline void check_entropy_options(entropy_quantile_options const& options, std::
 /// @note  Exact: comparisons alone, the same bits in any order and on every backend.
 /// @par Complexity  O(N) time, N numbers of memory.
 /// @par Reference   Wang et al. 2025, "Beyond the 80/20 rule", arXiv:2506.01939.
-template <logprob T>
+template <logprob_value T>
 double entropy_quantile(std::span<T const> entropy, entropy_quantile_options const& options,
                         std::span<std::uint8_t> keep) {
   using wide = log_ratio_t<T, T>;

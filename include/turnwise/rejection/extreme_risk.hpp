@@ -52,7 +52,7 @@ inline double log_risk_threshold(extreme_risk_options const& options, std::strin
 /// @note  Exact: comparisons alone; the log of the threshold is the platform's.
 /// @par Complexity  O(N), no allocation.
 /// @par Reference   Dr. Kernel, arXiv:2602.05885 (its published trainer).
-template <real T, logprob P>
+template <real T, logprob_value P>
 void extreme_risk(rollout_view const& batch, std::span<T const> advantage, std::span<P const> logprob,
                   extreme_risk_options const& options, std::span<std::uint8_t> keep) {
   check_rollout(batch, "extreme_risk");

@@ -81,7 +81,7 @@ template <real T>
 /// @par Complexity  O(N), no allocation.
 /// @par Reference   IcePop: Ling Team 2025, arXiv:2510.18855.
 /// @see divergence_limit for whole turns
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void token_mask(token_logprobs<Old, Rollout> const& tokens, token_mask_options const& options,
                 std::span<std::uint8_t> keep) {
   expects_size("token_mask", "old_logprob", tokens.old_logprob.size(), keep.size(), "token, as keep");

@@ -32,7 +32,7 @@ template <real T>
 }
 
 /// What a token's reward becomes.
-template <logprob Current, logprob Reference, real T>
+template <logprob_value Current, logprob_value Reference, real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE T penalised_token(T reward, Current current_logprob, Reference reference_logprob,
                                                      kl_penalty_options const& options) noexcept {
   auto const d = importance::log_ratio(reference_logprob, current_logprob);
@@ -57,7 +57,7 @@ template <logprob Current, logprob Reference, real T>
 /// @note  Default k1 as in RLHF, limited like every estimate; RLHF code often has no limit (clamp = cap = infinity).
 /// @par Complexity  O(N), no allocation.
 /// @par Reference   Ziegler et al. 2019, arXiv:1909.08593; Ouyang et al. 2022, arXiv:2203.02155.
-template <logprob Current, logprob Reference, real T>
+template <logprob_value Current, logprob_value Reference, real T>
 void kl_penalty(divergence::kl_logprobs<Current, Reference> const& tokens, kl_penalty_options const& options,
                 std::span<T> token_reward, int threads = 0) {
   std::string_view const name = "kl_penalty";

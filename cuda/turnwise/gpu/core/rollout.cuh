@@ -39,7 +39,7 @@ struct rollout_view {
 };
 
 /// The token arrays in device memory, N each.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 struct token_logprobs {
   device_span<Old const> old_logprob{};
   device_span<Rollout const> rollout_logprob{};

@@ -28,7 +28,9 @@ enum class status_code : std::uint8_t {
   invalid_profile = 12,     ///< under invalid_profile_policy::error
   weight = 13,              ///< a weight of a turn that is negative, not finite or beyond the magnitude limit
   token_value = 14,         ///< a reward, value or log ratio of a token that is not finite or beyond its limit
-  policy_version = 15       ///< of a turn, above the current one
+  policy_version = 15,      ///< of a turn, above the current one
+  logits = 16,              ///< a row holds NaN, +infinity, or nothing but -infinity
+  token_id = 17             ///< outside the vocabulary
 };
 
 /// A status in device memory, all zero at the start (cudaMemsetAsync); keeps the lowest code and its lowest index.
@@ -38,7 +40,7 @@ struct status_record {
   TURNWISE_HOST_DEVICE constexpr status_code code() const noexcept {
     return complement == 0 ? status_code::ok : static_cast<status_code>(~complement >> 56);
   }
-  /// First bad index of that kind (a turn, a trajectory, or a token).
+  /// First bad index of that kind (a turn, a trajectory, a token, or a row).
   TURNWISE_HOST_DEVICE constexpr std::int64_t index() const noexcept {
     return static_cast<std::int64_t>(~complement & ((1ull << 56) - 1));
   }
@@ -68,7 +70,9 @@ inline void check(status_record const& status) {
                                     "a profile has no meaning, at turn ",
                                     "a weight is negative, not finite or too large, at turn ",
                                     "a value is not finite or beyond its limit, at token ",
-                                    "a policy version is above the current one, at turn "};
+                                    "a policy version is above the current one, at turn ",
+                                    "logits hold NaN, +infinity, or nothing but -infinity, at row ",
+                                    "a token id is outside the vocabulary, at row "};
   if (status.code() != status_code::ok) fail("device: ", what[static_cast<int>(status.code())], status.index());
 }
 

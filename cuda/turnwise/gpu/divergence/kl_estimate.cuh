@@ -17,7 +17,7 @@ using turnwise::divergence::kl_options;
 using turnwise::divergence::kl_sums;
 
 /// The log-probs of a divergence in device memory, N each; `mask` may be empty: all on.
-template <logprob Current, logprob Reference>
+template <logprob_value Current, logprob_value Reference>
 struct kl_logprobs {
   device_span<Current const> current_logprob{};
   device_span<Reference const> reference_logprob{};
@@ -33,7 +33,7 @@ struct kl_outputs {
 
 namespace detail {
 
-template <logprob Current, logprob Reference, real T>
+template <logprob_value Current, logprob_value Reference, real T>
 TURNWISE_KERNEL void kl_estimate_kernel(rollout_view batch, kl_logprobs<Current, Reference> tokens, kl_options options,
                                         device_span<kl_sums> sums, kl_outputs<T> of_token, status_record* status) {
   using wide = log_ratio_t<Reference, Current>;
@@ -83,7 +83,7 @@ inline constexpr std::size_t total_kl_workspace_bytes = 0;     ///< takes no wor
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  one read of the tokens, a warp a turn.
 /// @see turnwise::divergence::kl_estimate
-template <logprob Current, logprob Reference, real T = float>
+template <logprob_value Current, logprob_value Reference, real T = float>
 void kl_estimate(rollout_view const& batch, kl_logprobs<Current, Reference> const& tokens, kl_options const& options,
                  device_span<kl_sums> sums, kl_outputs<T> const& of_token, status_record* status,
                  ::cuda::stream_ref stream) {

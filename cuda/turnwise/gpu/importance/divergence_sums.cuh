@@ -25,7 +25,7 @@ __device__ inline void add_saturating(std::int64_t& sum, std::int64_t value) {
   }
 }
 
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 TURNWISE_KERNEL void __launch_bounds__(gpu::detail::warp_block_threads)
     divergence_kernel(token_plan plan, token_logprobs<Old, Rollout> tokens, device_span<turn_divergence> sums) {
   for_each_piece(plan, [&](turn_piece const& piece) {
@@ -65,7 +65,7 @@ inline constexpr std::size_t divergence_sums_workspace_bytes = 0;  ///< takes no
 /// @throws cuda_error          a launch was refused.
 /// @par Complexity  one read of the tokens of turns, O(S) writes; a warp a chunk of tokens.
 /// @see turnwise::importance::divergence_sums
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void divergence_sums(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
                      device_span<turn_divergence> sums, ::cuda::stream_ref stream) {
   expects_size("divergence_sums", "old_logprob", tokens.old_logprob.size(), plan.tokens, "token of the plan");

@@ -44,7 +44,7 @@ __device__ inline void add_counts(weight_counts const& mine, weight_counts* coun
   add(counts->non_finite, mine.non_finite);
 }
 
-template <logprob Old, logprob Rollout, real W>
+template <logprob_value Old, logprob_value Rollout, real W>
 TURNWISE_KERNEL void __launch_bounds__(weight_threads)
     token_weight_kernel(token_logprobs<Old, Rollout> tokens, prepared_bounds bounds, non_finite_policy non_finite,
                         device_span<W> weight, weight_counts* counts, status_record* status) {
@@ -113,7 +113,7 @@ inline constexpr std::size_t importance_weight_workspace_bytes = 0;  ///< takes 
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  one read of the tokens.
 /// @see turnwise::importance::importance_weight
-template <logprob Old, logprob Rollout, real W>
+template <logprob_value Old, logprob_value Rollout, real W>
 void importance_weight(token_logprobs<Old, Rollout> const& tokens, token_weight_options const& options,
                        device_span<W> weight, weight_counts* counts, status_record* status, ::cuda::stream_ref stream) {
   std::string_view const name = "importance_weight";

@@ -12,7 +12,7 @@
 namespace turnwise::gpu::importance {
 namespace detail {
 
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void check_call(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens, std::size_t statistics) {
   std::string_view const name = "log_ratio_statistics";
   expects_size(name, "old_logprob", tokens.old_logprob.size(), plan.tokens, "token of the plan");
@@ -21,7 +21,7 @@ void check_call(token_plan const& plan, token_logprobs<Old, Rollout> const& toke
   expects_size(name, "statistics", statistics, plan.turns, "turn of the plan");
 }
 
-template <bool Moments, logprob Old, logprob Rollout>
+template <bool Moments, logprob_value Old, logprob_value Rollout>
 void enqueue(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
              device_span<turn_statistics> statistics, device_span<ratio_moments> moments, workspace& scratch,
              ::cuda::stream_ref stream) {
@@ -56,7 +56,7 @@ void enqueue(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
 /// @throws cuda_error          a launch was refused.
 /// @par Complexity  one read of the tokens that any turn's chunks cover, O(S) writes.
 /// @see turnwise::importance::log_ratio_statistics
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void log_ratio_statistics(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
                           device_span<detail::turn_statistics> statistics, workspace scratch,
                           ::cuda::stream_ref stream) {
@@ -66,7 +66,7 @@ void log_ratio_statistics(token_plan const& plan, token_logprobs<Old, Rollout> c
 
 /// The same with the sums for metrics. Run-to-run deterministic and free of the launch shape; against the host the sums
 /// differ in their order: relative difference below 1e-12 of the sum of magnitudes.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void log_ratio_statistics(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
                           device_span<detail::turn_statistics> statistics, device_span<detail::ratio_moments> moments,
                           workspace scratch, ::cuda::stream_ref stream) {

@@ -18,7 +18,7 @@ using turnwise::metrics::gradient_norm_record;
 using turnwise::metrics::gradient_sums;
 
 /// An array of gradients, as an entry of a list in device memory.
-template <logprob T>
+template <logprob_value T>
 struct gradient_array {
   T const* data;
   std::int64_t size;
@@ -26,14 +26,14 @@ struct gradient_array {
 };
 
 /// A list of arrays, described in device memory. It stays valid as long as the arrays stay where they are.
-template <logprob T>
+template <logprob_value T>
 struct gradient_list {
   device_span<gradient_array<T> const> arrays{};
   std::size_t chunks = 0;  ///< of all arrays
 };
 
 /// The entries of a list, for the caller to copy to the device, and the number of chunks.
-template <logprob T>
+template <logprob_value T>
 struct gradient_entries {
   std::vector<gradient_array<T>> arrays;
   std::size_t chunks = 0;
@@ -69,7 +69,7 @@ struct norm_part {
   double largest = 0;
   unsigned long long non_finite = 0;
 
-  template <logprob T>
+  template <logprob_value T>
   __device__ void add(int a, T element) {
     auto const value = static_cast<log_ratio_t<T, T>>(element);
     bool const finite = turnwise::importance::is_finite(value);
@@ -103,7 +103,7 @@ __device__ gradient_sums join_block(norm_part const& mine, norm_store& store) {
 }
 
 /// A block a chunk: 16-byte loads where the chunk is aligned, single elements elsewhere, in the same lanes.
-template <logprob T>
+template <logprob_value T>
 TURNWISE_KERNEL void __launch_bounds__(norm_threads)
     gradient_chunks_kernel(gradient_list<T> list, device_span<gradient_sums> chunk_sums) {
   constexpr int vector = 16 / sizeof(T);
@@ -197,7 +197,7 @@ inline constexpr std::size_t join_gradient_norms_workspace_bytes = 0;  ///< take
 /// @throws cuda_error          a launch was refused.
 /// @par Complexity  one read, a block every 65536 elements.
 /// @see turnwise::metrics::gradient_norm
-template <logprob T>
+template <logprob_value T>
 void gradient_norm(gradient_list<T> const& list, gradient_norm_options const& options, gradient_norm_record* record,
                    workspace scratch, ::cuda::stream_ref stream) {
   turnwise::metrics::detail::check_gradient_norm(options);

@@ -33,7 +33,7 @@ using turnwise::recipe::dr_kernel_options;
 /// @note  Metrics are not computed here.
 /// @par Complexity  one read of the tokens and one write of the token outputs; O(S) else.
 /// @see turnwise::recipe::dr_kernel
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void dr_kernel(rollout_view const& batch, grouping const& groups, token_plan const& plan,
                step_inputs<Old, Rollout, E> const& inputs, dr_kernel_options const& options, draw_key key,
                step_outputs const& out, status_record* status, workspace scratch, ::cuda::stream_ref stream) {

@@ -59,7 +59,7 @@ TURNWISE_KERNEL void __launch_bounds__(gpu::detail::warp_block_threads)
 /// @note  Metrics are not computed here.
 /// @par Complexity  as dr_kernel.
 /// @see turnwise::recipe::kernel_zero
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void kernel_zero(rollout_view const& batch, grouping const& groups, token_plan const& plan,
                  step_inputs<Old, Rollout, E> const& inputs, kernel_zero_options const& options, draw_key key,
                  step_outputs const& out, status_record* status, workspace scratch, ::cuda::stream_ref stream) {

@@ -48,7 +48,7 @@ struct proposal_results {
 /// @note  Metrics are not computed here.
 /// @par Complexity  as dr_kernel, and one read of the attempts' evaluation.
 /// @see turnwise::recipe::kernel_zero_proposer
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void kernel_zero_proposer(rollout_view const& batch, grouping const& groups, token_plan const& plan,
                           step_inputs<Old, Rollout, E> const& inputs, proposal_results<E> const& results,
                           kernel_zero_proposer_options const& options, draw_key key, step_outputs const& out,

@@ -35,7 +35,7 @@ using turnwise::recipe::kevin_options;
 /// @note  Metrics are not computed here.
 /// @par Complexity  as dr_kernel.
 /// @see turnwise::recipe::kevin
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void kevin(rollout_view const& batch, grouping const& groups, token_plan const& plan,
            step_inputs<Old, Rollout, E> const& inputs, kevin_options const& options, draw_key key,
            step_outputs const& out, status_record* status, workspace scratch, ::cuda::stream_ref stream) {

@@ -52,7 +52,7 @@ struct entropy_selection {
   unsigned long long digits[entropy_key<Wide>::passes][digit_count];
 };
 
-template <logprob T>
+template <logprob_value T>
 [[nodiscard]] __device__ bool takes_part(device_span<T const> entropy, device_span<std::uint8_t const> keep,
                                          std::size_t i) {
   return keep[i] != 0 && turnwise::importance::is_finite(static_cast<log_ratio_t<T, T>>(entropy[i]));
@@ -101,7 +101,7 @@ __device__ void choose_digit(entropy_selection<Wide>& selection, double share) {
 }
 
 /// Counts one digit of the keys that have the prefix found so far; the last block to finish extends the prefix.
-template <int Pass, logprob T>
+template <int Pass, logprob_value T>
 TURNWISE_KERNEL void __launch_bounds__(entropy_threads)
     entropy_digit_kernel(device_span<T const> entropy, device_span<std::uint8_t const> keep, double share,
                          entropy_selection<log_ratio_t<T, T>>* selection) {
@@ -132,7 +132,7 @@ TURNWISE_KERNEL void __launch_bounds__(entropy_threads)
   choose_digit<Pass>(*selection, share);
 }
 
-template <logprob T>
+template <logprob_value T>
 TURNWISE_KERNEL void __launch_bounds__(entropy_threads)
     entropy_mask_kernel(device_span<T const> entropy, entropy_selection<log_ratio_t<T, T>> const* selection,
                         device_span<std::uint8_t> keep, device_span<double> threshold) {
@@ -149,7 +149,7 @@ TURNWISE_KERNEL void __launch_bounds__(entropy_threads)
   });
 }
 
-template <int Pass, logprob T>
+template <int Pass, logprob_value T>
 void enqueue_digits(device_span<T const> entropy, device_span<std::uint8_t const> keep, double share,
                     entropy_selection<log_ratio_t<T, T>>* selection, unsigned blocks, ::cuda::stream_ref stream) {
   if constexpr (Pass < entropy_key<log_ratio_t<T, T>>::passes) {
@@ -162,7 +162,7 @@ void enqueue_digits(device_span<T const> entropy, device_span<std::uint8_t const
 }  // namespace detail
 
 /// Bytes that entropy_quantile needs for entropies of type T, however many.
-template <logprob T>
+template <logprob_value T>
 [[nodiscard]] std::size_t entropy_quantile_workspace_bytes() {
   workspace count;
   static_cast<void>(count.take<detail::entropy_selection<log_ratio_t<T, T>>>(1, "entropy_quantile: selection"));
@@ -181,7 +181,7 @@ template <logprob T>
 /// @throws cuda_error          a launch was refused.
 /// @par Complexity  4 reads of the entropies (doubles: 7).
 /// @see turnwise::rejection::entropy_quantile
-template <logprob T>
+template <logprob_value T>
 void entropy_quantile(device_span<T const> entropy, entropy_quantile_options const& options,
                       device_span<std::uint8_t> keep, device_span<double> threshold, workspace scratch,
                       ::cuda::stream_ref stream) {

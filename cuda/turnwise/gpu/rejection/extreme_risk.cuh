@@ -14,7 +14,7 @@ using turnwise::rejection::extreme_risk_options;
 
 namespace detail {
 
-template <real T, logprob P>
+template <real T, logprob_value P>
 TURNWISE_KERNEL void extreme_risk_kernel(token_plan plan, device_span<T const> advantage, device_span<P const> logprob,
                                          double log_threshold, device_span<std::uint8_t> keep) {
   importance::detail::for_each_piece(plan, [&](importance::detail::turn_piece const& piece) {
@@ -46,7 +46,7 @@ inline constexpr std::size_t extreme_risk_workspace_bytes = 0;  ///< takes no wo
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(N), a warp a chunk of tokens.
 /// @see turnwise::rejection::extreme_risk
-template <real T, logprob P>
+template <real T, logprob_value P>
 void extreme_risk(token_plan const& plan, device_span<T const> advantage, device_span<P const> logprob,
                   extreme_risk_options const& options, device_span<std::uint8_t> keep, ::cuda::stream_ref stream) {
   expects_size("extreme_risk", "advantage", advantage.size(), plan.turns, "turn of the plan");

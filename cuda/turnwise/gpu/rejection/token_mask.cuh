@@ -16,7 +16,7 @@ using turnwise::rejection::token_mask_options;
 
 namespace detail {
 
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 TURNWISE_KERNEL void token_mask_kernel(token_logprobs<Old, Rollout> tokens, token_bounds bounds,
                                        device_span<std::uint8_t> keep) {
   gpu::detail::for_each_by_thread(static_cast<std::int64_t>(keep.size()), [&](std::int64_t token) {
@@ -44,7 +44,7 @@ inline constexpr std::size_t token_mask_workspace_bytes = 0;  ///< takes no work
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(N).
 /// @see turnwise::rejection::token_mask
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 void token_mask(token_logprobs<Old, Rollout> const& tokens, token_mask_options const& options,
                 device_span<std::uint8_t> keep, ::cuda::stream_ref stream) {
   expects_size("token_mask", "old_logprob", tokens.old_logprob.size(), keep.size(), "token, as keep");

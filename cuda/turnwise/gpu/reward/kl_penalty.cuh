@@ -15,7 +15,7 @@ using turnwise::reward::kl_penalty_options;
 
 namespace detail {
 
-template <logprob Current, logprob Reference, real T>
+template <logprob_value Current, logprob_value Reference, real T>
 TURNWISE_KERNEL void token_penalty_kernel(divergence::kl_logprobs<Current, Reference> tokens,
                                           kl_penalty_options options, device_span<T> token_reward) {
   gpu::detail::for_each_by_thread(static_cast<std::int64_t>(token_reward.size()), [&](std::int64_t token) {
@@ -48,7 +48,7 @@ inline constexpr std::size_t kl_penalty_workspace_bytes = 0;  ///< takes no work
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(N).
 /// @see turnwise::reward::kl_penalty
-template <logprob Current, logprob Reference, real T>
+template <logprob_value Current, logprob_value Reference, real T>
 void kl_penalty(divergence::kl_logprobs<Current, Reference> const& tokens, kl_penalty_options const& options,
                 device_span<T> token_reward, ::cuda::stream_ref stream) {
   std::string_view const name = "kl_penalty";

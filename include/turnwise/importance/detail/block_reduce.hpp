@@ -19,7 +19,7 @@
 namespace turnwise::importance::detail {
 
 /// The tokens of one turn.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 struct token_range {
   Old const* old_logprob;
   Rollout const* rollout_logprob;
@@ -31,7 +31,7 @@ struct token_range {
   }
 };
 
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 token_range<Old, Rollout> turn_tokens(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
                                       std::size_t s) {
   auto const begin = static_cast<std::size_t>(batch.turn_begin[s]);
@@ -85,7 +85,7 @@ struct lane_sums {
 };
 
 /// Adds tokens, right if all log ratios that count are within +-64.
-template <bool Masked, real T, logprob Old, logprob Rollout>
+template <bool Masked, real T, logprob_value Old, logprob_value Rollout>
 [[gnu::always_inline]] inline void add_plain(lane_sums<T>& sums, token_range<Old, Rollout> const& tokens) {
   using words = vec<word<T>>;
   constexpr std::size_t size = lane_sums<T>::size;
@@ -163,7 +163,7 @@ struct moment_sums {
 using moment_lanes = moment_sums<vector_bytes>;
 
 /// Adds the moments of tokens whose log ratios are all within +-64 where they count.
-template <bool Masked, bool Small, real T, logprob Old, logprob Rollout>
+template <bool Masked, bool Small, real T, logprob_value Old, logprob_value Rollout>
 [[gnu::always_inline]] inline void add_moments(moment_lanes& moments, token_range<Old, Rollout> const& tokens) {
   constexpr std::size_t size = moment_lanes::size;
   moment_lanes sums = moments;
@@ -209,7 +209,7 @@ template <bool Masked, bool Small, real T, logprob Old, logprob Rollout>
 }
 
 /// Adds tokens of any value, one at a time: non-finite ones are counted, large ones clamped.
-template <bool Moments, real T, logprob Old, logprob Rollout>
+template <bool Moments, real T, logprob_value Old, logprob_value Rollout>
 [[gnu::noinline]] void add_any(turn_statistics& statistics, moment_lanes& moments,
                                token_range<Old, Rollout> const& tokens) {
   constexpr std::size_t size = moment_lanes::size;
@@ -235,7 +235,7 @@ template <bool Moments, real T, logprob Old, logprob Rollout>
   }
 }
 
-template <bool Masked, bool Moments, logprob Old, logprob Rollout>
+template <bool Masked, bool Moments, logprob_value Old, logprob_value Rollout>
 [[gnu::always_inline]] inline turn_statistics reduce(token_range<Old, Rollout> const& tokens, ratio_moments* moments) {
   using wide = log_ratio_t<Old, Rollout>;
   constexpr std::size_t run = Moments ? 512 : 1024;  // a multiple of the moments' lanes
@@ -263,14 +263,14 @@ template <bool Masked, bool Moments, logprob Old, logprob Rollout>
 }
 
 /// Statistics of one turn.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 turn_statistics reduce_turn(token_range<Old, Rollout> const& tokens) {
   return tokens.mask == nullptr ? reduce<false, false>(tokens, nullptr) : reduce<true, false>(tokens, nullptr);
 }
 
 /// Statistics and moments of one turn. The moments have a fixed order: token i goes to lane i mod 8, a token that does
 /// not count adds 0, and the lanes are added as a binary tree.
-template <logprob Old, logprob Rollout>
+template <logprob_value Old, logprob_value Rollout>
 turn_statistics reduce_turn(token_range<Old, Rollout> const& tokens, ratio_moments& moments) {
   return tokens.mask == nullptr ? reduce<false, true>(tokens, &moments) : reduce<true, true>(tokens, &moments);
 }

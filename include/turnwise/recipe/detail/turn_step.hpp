@@ -43,7 +43,7 @@ struct step_outputs {
 };
 
 /// The inputs of a step besides the batch.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 struct step_inputs {
   token_logprobs<Old, Rollout> tokens{};
   reward::evaluation<E> evaluation{};      ///< [S] each; all empty with a given reward and no profiling filter
@@ -71,7 +71,8 @@ inline void check_outputs(rollout_view const& batch, std::size_t tokens, step_ou
 /// @param return_options  of discounted_return or turn_return: which one is called.
 /// @param reward_of     writes the recipe's reward: (reasons, reward).
 /// @param advantage_of  writes advantages: (turn_return, reasons, advantage).
-template <logprob Old, logprob Rollout, real E, typename ReturnOptions, typename RewardOf, typename AdvantageOf>
+template <logprob_value Old, logprob_value Rollout, real E, typename ReturnOptions, typename RewardOf,
+          typename AdvantageOf>
 void run_step(rollout_view const& batch, grouping const& groups, step_inputs<Old, Rollout, E> const& inputs,
               ReturnOptions const& return_options, filter_options const& filters,
               metrics::mismatch_options metrics_options, draw_key key, int threads, step_outputs const& out,

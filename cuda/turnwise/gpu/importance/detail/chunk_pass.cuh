@@ -144,7 +144,7 @@ __device__ void reduce_turns(token_plan const& plan, warp_store<Wide, Moments>& 
 
 /// A chunk in registers: one of small log ratios that lies in one turn is summed there (`done`), any other goes to shared
 /// memory. Returns whether its log ratios are small.
-template <bool Moments, logprob Old, logprob Rollout>
+template <bool Moments, logprob_value Old, logprob_value Rollout>
 __device__ bool reduce_registers(token_plan const& plan, chunk_registers<Old, Rollout, Moments> const& values,
                                  warp_store<log_ratio_t<Old, Rollout>, Moments>& store, bool masked,
                                  chunk_turns const& turns, std::int64_t chunk, chunk_outputs<Moments> const& out,
@@ -182,7 +182,7 @@ __device__ bool reduce_registers(token_plan const& plan, chunk_registers<Old, Ro
 }
 
 /// Blocks that a multiprocessor shall hold: what lets the loads of a chunk stay in registers (measured on an H200).
-template <logprob Old, logprob Rollout, bool Moments>
+template <logprob_value Old, logprob_value Rollout, bool Moments>
 inline constexpr unsigned chunk_blocks_resident = Moments || sizeof(log_ratio_t<Old, Rollout>) > 4 ? 4
                                                   : sizeof(Old) + sizeof(Rollout) > 4              ? 5
                                                                                                    : 8;
@@ -193,7 +193,7 @@ struct no_side_work {
 };
 
 /// The first `side_blocks` blocks do the side work, the others the chunks.
-template <logprob Old, logprob Rollout, bool Moments, typename SideWork>
+template <logprob_value Old, logprob_value Rollout, bool Moments, typename SideWork>
 TURNWISE_KERNEL void __launch_bounds__(chunk_warps<Moments>* warp_lanes, chunk_blocks_resident<Old, Rollout, Moments>)
     chunk_kernel(token_plan plan, token_logprobs<Old, Rollout> tokens, bool aligned, chunk_outputs<Moments> out,
                  SideWork side_work, unsigned side_blocks) {
@@ -249,7 +249,7 @@ TURNWISE_KERNEL void __launch_bounds__(chunk_warps<Moments>* warp_lanes, chunk_b
 }
 
 /// `side_warps`: warps' worth of side work.
-template <bool Moments, logprob Old, logprob Rollout, typename SideWork = no_side_work>
+template <bool Moments, logprob_value Old, logprob_value Rollout, typename SideWork = no_side_work>
 void enqueue_chunks(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
                     chunk_outputs<Moments> const& out, ::cuda::stream_ref stream, SideWork const& side_work = {},
                     std::size_t side_warps = 0) {

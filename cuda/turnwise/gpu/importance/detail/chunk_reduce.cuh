@@ -167,7 +167,7 @@ __device__ void load_vector(T const* from, T (&to)[Count]) {
 }
 
 /// A whole chunk in the registers of a warp: `vector` tokens in a row a lane, `rows` times.
-template <logprob Old, logprob Rollout, bool Moments>
+template <logprob_value Old, logprob_value Rollout, bool Moments>
 class chunk_registers {
  public:
   using wide = log_ratio_t<Old, Rollout>;

@@ -25,7 +25,7 @@ using turnwise::importance::turn_statistics;
 
 /// The inputs of a step besides the batch, its grouping and its token plan; turnwise::recipe::step_inputs on the
 /// device.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 struct step_inputs {
   token_logprobs<Old, Rollout> tokens{};
   reward::evaluation<E> evaluation{};
@@ -68,7 +68,7 @@ struct step_blocks {
 
 /// Rewards, returns, validity and profiling draws of a trajectory, beside the first pass over the tokens. The types of
 /// the options say which reward and which return.
-template <logprob Old, logprob Rollout, real E, typename RewardOptions, typename ReturnOptions>
+template <logprob_value Old, logprob_value Rollout, real E, typename RewardOptions, typename ReturnOptions>
 struct judge_trajectories {
   rollout_view batch;
   grouping_counts const* groups;
@@ -207,7 +207,7 @@ inline void check_outputs(step_outputs const& out, std::size_t turns, std::size_
 }
 
 /// The arguments of a step that all recipes have.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 struct step_call {
   rollout_view const& batch;
   grouping const& groups;
@@ -221,7 +221,7 @@ struct step_call {
 };
 
 /// Sizes; options are the recipe's to check. `profile`: its reward reads the two times.
-template <logprob Old, logprob Rollout, real E>
+template <logprob_value Old, logprob_value Rollout, real E>
 void check_step(step_call<Old, Rollout, E> const& call, bool profile, std::string_view name) {
   std::size_t const turns = call.batch.turns;
   check_sizes(call.batch, name);
@@ -242,7 +242,7 @@ void check_step(step_call<Old, Rollout, E> const& call, bool profile, std::strin
 /// @param given_reward    takes the place of the reward unless it is empty; may be blocks.out.reward.
 /// @param reward_options  of kernel_reward or kevin_score.
 /// @param return_options  of discounted_return or turn_return.
-template <logprob Old, logprob Rollout, real E, typename RewardOptions, typename ReturnOptions>
+template <logprob_value Old, logprob_value Rollout, real E, typename RewardOptions, typename ReturnOptions>
 void enqueue_judgement(step_call<Old, Rollout, E> const& call, step_blocks const& blocks,
                        device_span<double const> given_reward, RewardOptions const& reward_options,
                        ReturnOptions const& return_options) {
@@ -266,7 +266,7 @@ void enqueue_judgement(step_call<Old, Rollout, E> const& call, step_blocks const
 /// The launches after it: filters and baselines, then token outputs if any is wanted.
 ///
 /// @param launch_name  what an error calls the launch of filters and baselines.
-template <logprob Old, logprob Rollout, real E, typename Policy>
+template <logprob_value Old, logprob_value Rollout, real E, typename Policy>
 void enqueue_decisions(step_call<Old, Rollout, E> const& call, step_blocks const& blocks, Policy const& policy,
                        turnwise::advantage::baseline_members members, std::string_view launch_name) {
   bool const kept = members == turnwise::advantage::baseline_members::kept;

@@ -1,0 +1,278 @@
+#include "logprob/gpu_logits.cuh"
+
+#include <turnwise/gpu/logprob/policy_loss_from_logits.cuh>
+#include <turnwise/loss/cispo.hpp>
+#include <turnwise/loss/ppo_clip.hpp>
+#include <turnwise/loss/reinforce.hpp>
+#include <turnwise/loss/sapo.hpp>
+
+using namespace support;
+using test::nan_value;
+using turnwise::logprob::logit_layout;
+using turnwise::loss::loss_options;
+using turnwise::loss::loss_record;
+
+namespace {
+
+loss_options const with_all{.kl_coefficient = 0.1, .entropy_coefficient = 0.02};
+
+/// Tokens with everything that a loss may read.
+template <typename T>
+struct loss_batch {
+  std::size_t rows, vocabulary;
+  std::vector<T> values;
+  std::vector<std::int32_t> ids;
+  std::vector<float> old_logprob, advantage, scale, reference, weight;
+  std::vector<std::uint8_t> mask;
+
+  loss_batch(std::size_t r, std::size_t v)
+      : rows(r), vocabulary(v), values(test::random_logits<T>(1, r * v)), mask(r, 1) {
+    ids = test::random_ids<std::int32_t>(2, r, v);
+    std::mt19937 generator{3};
+    std::normal_distribution<float> around{0, 0.3f};
+    for (std::size_t i = 0; i < r; ++i) {
+      auto const truth =
+          test::truth_of(std::span<T const>{values}.subspan(i * v, v), static_cast<std::size_t>(ids[i]), 1);
+      old_logprob.push_back(static_cast<float>(truth.logprob) + around(generator));
+      reference.push_back(static_cast<float>(truth.logprob) + around(generator));
+      advantage.push_back(around(generator) * 5);
+      scale.push_back(0.25f * static_cast<float>(generator() % 4));  // some are 0
+      weight.push_back(0.5f + static_cast<float>(generator() % 3));
+    }
+    if (r > 0) scale[0] = 0.5f;
+  }
+
+  /// The host's, in double.
+  template <typename Policy>
+  loss_record expected(Policy const& policy, loss_options const& options, bool extras,
+                       std::vector<double>& gradient) const {
+    std::vector<double> wide;
+    for (T const x : values) wide.push_back(static_cast<double>(static_cast<float>(x)));
+    turnwise::logprob::row_loss_inputs<float> in{old_logprob, advantage, scale};
+    if (extras) in.reference_logprob = reference, in.weight = weight;
+    gradient.resize(wide.size());
+    return turnwise::logprob::policy_loss_from_logits(
+        turnwise::logprob::token_logits<double, std::int32_t>{wide, {rows, vocabulary}, ids, mask}, in, policy, options,
+        1, {.gradient = gradient, .layout = {rows, vocabulary}});
+  }
+};
+
+template <typename T>
+struct loss_result {
+  std::vector<T> gradient;  ///< packed
+  std::vector<float> logprob, entropy;
+  loss_record record;
+};
+
+template <typename T, typename Policy>
+loss_result<T> run(loss_batch<T> const& batch, Policy const& policy, loss_options const& options, bool extras,
+                   std::size_t shift = 0, std::size_t gap = 0, bool in_place = false,
+                   gpu::status_record* status = nullptr, std::size_t gradient_shift = 0) {
+  std::size_t const rows = batch.rows, vocabulary = batch.vocabulary;
+  auto const ids = on_device(batch.ids);
+  auto const mask = on_device(batch.mask);
+  auto const old_logprob = on_device(batch.old_logprob), advantage = on_device(batch.advantage);
+  auto const scale = on_device(batch.scale), reference = on_device(batch.reference), weight = on_device(batch.weight);
+  logprob::row_loss_inputs in{old_logprob.view(), advantage.view(), scale.view()};
+  if (extras) in.reference_logprob = reference.view(), in.weight = weight.view();
+  placed_rows<T> const placed{batch.values, rows, vocabulary, vocabulary + gap, shift};
+  placed_rows<T> const other{batch.values, rows, vocabulary, vocabulary + gap, gradient_shift};
+  placed_rows<T> const& target = in_place ? placed : other;
+  row_outputs const out{rows};
+  out.poison();
+  if (!in_place && !target.span().empty()) {
+    gpu::check(cudaMemset(target.span().data(), 0x7b, target.span().size() * sizeof(T)), "cudaMemset");
+    gpu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  device_array<loss_record> const record{1};
+  exact_workspace const memory{logprob::policy_loss_from_logits_workspace_bytes(rows)};
+  side_stream const stream;
+  logprob::policy_loss_from_logits(
+      logprob::token_logits<T, std::int32_t>{placed.view(), placed.layout, ids.view(), mask.view()}, in, policy,
+      options, 1,
+      {target.span(), target.layout, out.logprob.span(), extras ? out.entropy.span() : gpu::device_span<float>{}},
+      record.span(), status, memory.whole(), stream);
+  stream.wait();
+  loss_result<T> result{{}, out.logprob.host(), out.entropy.host(), record.host()[0]};
+  auto const host = target.memory.host();
+  for (std::size_t row = 0; row < rows; ++row)
+    for (std::size_t i = 0; i < vocabulary; ++i)
+      result.gradient.push_back(host[target.shift + target.layout.offset(row) + i]);
+  return result;
+}
+
+bool near(double a, double b, double absolute, double relative) {
+  return std::abs(a - b) <= absolute + relative * std::abs(b);
+}
+
+template <typename T, typename Policy>
+void compare(std::size_t rows, std::size_t vocabulary, Policy const& policy, loss_options const& options, bool extras,
+             std::size_t shift, bool in_place, std::size_t gradient_shift = 0) {
+  CAPTURE(vocabulary);
+  CAPTURE(shift);
+  CAPTURE(in_place);
+  CAPTURE(gradient_shift);
+  loss_batch<T> const batch{rows, vocabulary};
+  std::vector<double> expected;
+  auto const record = batch.expected(policy, options, extras, expected);
+  auto const got = run(batch, policy, options, extras, shift, shift, in_place, nullptr, gradient_shift);
+  double const rounding = sizeof(T) == 4 ? 0 : std::same_as<T, __half> ? 0x1p-11 : 0x1p-8;
+  double worst = 0, largest = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) largest = std::max(largest, std::abs(expected[i]));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(static_cast<float>(got.gradient[i])) - expected[i]) /
+                                (rounding * 1.01 * std::abs(expected[i]) + 2e-5 * largest + 1e-7));
+  CHECK(worst <= 1);
+  CHECK(near(got.record.loss(), record.loss(), 1e-5, 1e-5));
+  CHECK(got.record.tokens == record.tokens);
+  CHECK(got.record.non_finite == record.non_finite);
+  CHECK(got.record.clipped_low == record.clipped_low);
+  CHECK(got.record.clipped_high == record.clipped_high);
+  CHECK(near(got.record.ratio_sum, record.ratio_sum, 0, 1e-5));
+  CHECK(near(got.record.kl_sum, record.kl_sum, 1e-5, 1e-4));
+  if (extras) CHECK(near(got.record.entropy_sum, record.entropy_sum, 1e-5, 1e-5));
+}
+
+}  // namespace
+
+TEST_SUITE("gpu/logprob/policy_loss_from_logits" * doctest::skip(!has_device())) {
+  TEST_CASE("against the host in double: vocabularies that a block holds and that it does not") {
+    turnwise::loss::ppo_clip const policy{};
+    for (std::size_t const vocabulary : test::vocabularies) {
+      compare<__nv_bfloat16>(4, vocabulary, policy, {}, false, 0, false);
+      compare<__nv_bfloat16>(4, vocabulary, policy, with_all, true, 1, true);
+      if (vocabulary > 130000 && vocabulary < 262144) continue;
+      compare<float>(2, vocabulary, policy, with_all, true, 0, true);
+    }
+    compare<__half>(3, 5000, policy, with_all, true, 3, false);
+  }
+
+  TEST_CASE("any alignment of logits and gradient") {
+    for (std::size_t const vocabulary : {3u, 40u, 5003u, 130003u})
+      for (std::size_t const gradient_shift : {0u, 1u, 6u}) {
+        compare<__nv_bfloat16>(2, vocabulary, turnwise::loss::ppo_clip{}, with_all, true, 1, false, gradient_shift);
+        compare<__nv_bfloat16>(2, vocabulary, turnwise::loss::ppo_clip{}, {}, false, 0, false, gradient_shift);
+      }
+  }
+
+  TEST_CASE("every token-level policy") {
+    compare<float>(300, 50, turnwise::loss::ppo_clip{.dual_clip = 3}, with_all, true, 0, false);
+    compare<float>(300, 50, turnwise::loss::reinforce{.importance_weight = true}, with_all, true, 0, false);
+    compare<float>(300, 50, turnwise::loss::cispo{}, {}, false, 0, false);
+    compare<float>(300, 50, turnwise::loss::sapo{}, {.entropy_coefficient = 0.02}, false, 0, false);
+  }
+
+  TEST_CASE("more rows than blocks; the same bits on every run, at any alignment, in place or not") {
+    loss_batch<__nv_bfloat16> const batch{1500, 130};
+    turnwise::loss::ppo_clip const policy{};
+    auto const first = run(batch, policy, with_all, true);
+    for (std::size_t const shift : {0u, 1u, 2u, 7u})
+      for (bool const in_place : {false, true}) {
+        auto const again = run(batch, policy, with_all, true, shift, shift, in_place);
+        CHECK(same_bits(again.gradient, first.gradient));
+        CHECK(same_bits(again.logprob, first.logprob));
+        CHECK(again.record == first.record);
+      }
+    // A row alone is what it is among others.
+    loss_batch<__nv_bfloat16> one{1, 130};
+    std::size_t const at = 777;
+    one.values.assign(batch.values.begin() + at * 130, batch.values.begin() + (at + 1) * 130);
+    one.ids = {batch.ids[at]};
+    one.old_logprob = {batch.old_logprob[at]}, one.advantage = {batch.advantage[at]}, one.scale = {batch.scale[at]};
+    one.reference = {batch.reference[at]}, one.weight = {batch.weight[at]};
+    auto const alone = run(one, policy, with_all, true);
+    CHECK(same_bits(alone.gradient, {first.gradient.begin() + at * 130, first.gradient.begin() + (at + 1) * 130}));
+  }
+
+  TEST_CASE("rows outside the loss are not read and get 0; bad rows are counted and set the status") {
+    for (std::size_t const vocabulary : {6u, 20000u}) {
+      loss_batch<float> batch{6, vocabulary};
+      batch.scale = {1, 0, 1, 1, 1, 1};
+      batch.mask = {0, 1, 1, 1, 1, 1};
+      for (std::size_t const row : {0u, 1u, 2u}) batch.values[row * vocabulary + 3] = static_cast<float>(nan_value);
+      batch.ids = {-100, -100, 1, 1, -1, 1};
+      batch.old_logprob[3] = std::numeric_limits<float>::infinity();
+      status_memory const status;
+      auto const got = run(batch, turnwise::loss::ppo_clip{}, {}, false, 0, 0, false, status.get());
+      bool zeros = true;
+      for (std::size_t i = 0; i < 5 * vocabulary; ++i) zeros = zeros && got.gradient[i] == 0;
+      CHECK(zeros);
+      CHECK(got.record.tokens == 1);
+      CHECK(got.record.non_finite == 3);
+      CHECK(got.logprob[0] == 0);
+      CHECK(got.logprob[1] == 0);
+      CHECK(std::isnan(got.logprob[2]));
+      CHECK(std::isnan(got.logprob[4]));
+      double sum = 0;
+      for (std::size_t i = 5 * vocabulary; i < 6 * vocabulary; ++i) sum += static_cast<double>(got.gradient[i]);
+      CHECK(std::abs(sum) < 1e-4);
+      CHECK(status.host().code() == logprob::detail::bad_logits);
+      CHECK(status.host().index() == 2);
+    }
+  }
+
+  TEST_CASE("on a stream and in a graph; nothing kept; no rows") {
+    loss_batch<float> batch{40, 300};
+    turnwise::loss::cispo const policy{};
+    auto const first = run(batch, policy, {}, false);
+    auto const ids = on_device(batch.ids);
+    auto const values = on_device(batch.values);
+    auto const old_logprob = on_device(batch.old_logprob), advantage = on_device(batch.advantage);
+    auto const scale = on_device(batch.scale);
+    device_array<float> const gradient{values.span().size()};
+    device_array<loss_record> const record{1};
+    logit_layout const layout{40, 300};
+    exact_workspace const memory{logprob::policy_loss_from_logits_workspace_bytes(40)};
+    auto const enqueue = [&](gpu::workspace const& scratch, ::cuda::stream_ref stream) {
+      logprob::policy_loss_from_logits(logprob::token_logits<float, std::int32_t>{values.view(), layout, ids.view()},
+                                       {old_logprob.view(), advantage.view(), scale.view()}, policy, {}, 1,
+                                       {gradient.span(), layout}, record.span(), nullptr, scratch, stream);
+    };
+    on_stream_and_in_graph(
+        [&] {
+          gpu::check(cudaMemset(gradient.span().data(), 0x7b, gradient.span().size() * sizeof(float)), "cudaMemset");
+          gpu::check(cudaMemset(record.span().data(), 0x7b, sizeof(loss_record)), "cudaMemset");
+          gpu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+        },
+        [&](::cuda::stream_ref stream) { enqueue(memory.whole(), stream); },
+        [&] {
+          CHECK(same_bits(gradient.host(), first.gradient));
+          CHECK(record.host()[0] == first.record);
+        });
+    side_stream const stream;
+    CHECK(message_of([&] { enqueue(memory.short_by_one(), stream); }).find("policy_loss_from_logits: rows") !=
+          std::string::npos);
+
+    batch.scale.assign(40, 0);
+    auto const none = run(batch, policy, {}, false);
+    CHECK(none.record.nothing_kept());
+    CHECK(none.record.loss() == 0);
+    CHECK(std::all_of(none.gradient.begin(), none.gradient.end(), [](float x) { return x == 0; }));
+    CHECK(run(loss_batch<float>{0, 3}, policy, {}, false).record.nothing_kept());
+  }
+
+  TEST_CASE("errors") {
+    device_array<float> const values{12}, three{3}, two{2};
+    device_array<std::int32_t> const ids{3};
+    device_array<loss_record> const record{1};
+    exact_workspace const memory{logprob::policy_loss_from_logits_workspace_bytes(3)};
+    side_stream const stream;
+    auto const message = [&](logprob::row_loss_inputs const& in, loss_options const& options, double temperature,
+                             logit_layout const& layout) {
+      return message_of([&] {
+        logprob::policy_loss_from_logits(logprob::token_logits<float, std::int32_t>{values.view(), {3, 4}, ids.view()},
+                                         in, turnwise::loss::ppo_clip{}, options, temperature, {values.span(), layout},
+                                         record.span(), nullptr, memory.whole(), stream);
+      });
+    };
+    auto const has = [](std::string const& text, char const* part) { return text.find(part) != std::string::npos; };
+    logprob::row_loss_inputs const good{three.view(), three.view(), three.view()};
+    CHECK(has(message({two.view(), three.view(), three.view()}, {}, 1, {3, 4}), "old_logprob has 2"));
+    CHECK(has(message({three.view(), three.view(), two.view()}, {}, 1, {3, 4}), "scale has 2"));
+    CHECK(has(message(good, with_all, 1, {3, 4}), "without reference_logprob"));
+    CHECK(has(message(good, {}, 0, {3, 4}), "temperature = 0"));
+    CHECK(has(message(good, {}, 1, {3, 3}), "gradient is 3 rows of 3"));
+    CHECK(has(message(good, {}, 1, {3, 4, 3}), "overlap"));
+  }
+
+}  // TEST_SUITE
