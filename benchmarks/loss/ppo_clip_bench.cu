@@ -125,18 +125,22 @@ void loss(benchmark::State& state) {
   gpu::check(cudaStreamDestroy(stream), "cudaStreamDestroy");
 }
 
-void shapes(benchmark::internal::Benchmark* each) {
-  each->ArgNames({"ktokens", "turn"})->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
-  for (int ktokens : {3000, 134000})
-    for (int turn : {4000, 512, 64}) each->Args({ktokens, turn});
+void each(benchmark::internal::Benchmark* run, int mean_turn) {
+  run->ArgNames({"ktokens", "turn"})->UseManualTime()->Iterations(1)->Unit(benchmark::kMicrosecond);
+  for (int ktokens : {3000, 134000}) run->Args({ktokens, mean_turn});
 }
+/// About 16 x 16 x 3 and 64 x 64 x 8 turns.
+void long_turns(benchmark::internal::Benchmark* run) { each(run, 4000); }
+void short_turns(benchmark::internal::Benchmark* run) { each(run, 64); }
+
 using turnwise::loss::gspo;
 using turnwise::loss::ppo_clip;
 using half = __nv_bfloat16;
-BENCHMARK(loss<ppo_clip, float, float, float>)->Name("ppo_clip/float")->Apply(shapes);
-BENCHMARK(loss<ppo_clip, half, half, half>)->Name("ppo_clip/bfloat16")->Apply(shapes);
-BENCHMARK(loss<ppo_clip, half, float, float>)->Name("ppo_clip/mixed")->Apply(shapes);
-BENCHMARK(loss<gspo, float, float, float>)->Name("gspo/float")->Apply(shapes);
+BENCHMARK(loss<ppo_clip, float, float, float>)->Name("ppo_clip/float")->Apply(long_turns);
+BENCHMARK(loss<ppo_clip, float, float, float>)->Name("ppo_clip/float/short")->Apply(short_turns);
+BENCHMARK(loss<ppo_clip, half, half, half>)->Name("ppo_clip/bfloat16")->Apply(long_turns);
+BENCHMARK(loss<ppo_clip, half, float, float>)->Name("ppo_clip/mixed")->Apply(long_turns);
+BENCHMARK(loss<gspo, float, float, float>)->Name("gspo/float")->Apply(long_turns);
 
 }  // namespace
 

@@ -17,6 +17,7 @@ struct recipe_inputs {
   std::span<std::uint8_t const> token_mask;
   turnwise::reward::evaluation<double> evaluation;
   std::span<double const> given_reward;
+  turnwise::recipe::proposal_results<double> proposals;  ///< of kernel_zero_proposer
 
   [[nodiscard]] std::size_t tokens() const {
     return std::visit([](auto const& values) { return values.size(); }, old_logprob);

@@ -52,12 +52,12 @@ std::vector<double> read_numbers(fs::path const& path) {
   return {narrow.begin(), narrow.end()};
 }
 
-void expect_length(input_rows const& rows, std::string_view name, std::size_t length, std::size_t expected,
+void expect_length(turn_files const& rows, std::string_view name, std::size_t length, std::size_t expected,
                    std::string_view reason) {
   if (length != expected) fail(rows.file(name), ": shape (", length, ",), expected (", expected, ",): ", reason);
 }
 
-void expect_turns(input_rows const& rows, std::string_view name, std::size_t length) {
+void expect_turns(turn_files const& rows, std::string_view name, std::size_t length) {
   expect_length(rows, name, length, rows.turns(), "one element a turn, as turn_group.npy");
 }
 
@@ -65,22 +65,37 @@ void expect_tokens(input_rows const& rows, std::string_view name, std::size_t le
   expect_length(rows, name, length, rows.tokens(), "one element a token, as old_logprob.npy");
 }
 
-/// Reads the evaluation unless it may be absent and is: with a given reward, no filter, and none of its files there.
+void read_turns(turn_files& rows) {
+  rows.turn_group = read_integers(rows.folder / "turn_group.npy");
+  rows.turn_trajectory = read_integers(rows.folder / "turn_trajectory.npy");
+  expect_turns(rows, "turn_trajectory.npy", rows.turn_trajectory.size());
+  rows.turn_index = read_integers(rows.folder / "turn_index.npy");
+  expect_turns(rows, "turn_index.npy", rows.turn_index.size());
+  if (!present(rows.folder / "turn_valid.npy")) return;
+  rows.turn_valid = read_flags(rows.folder / "turn_valid.npy");
+  expect_turns(rows, "turn_valid.npy", rows.turn_valid->size());
+}
+
+std::vector<std::uint8_t> read_turn_flags(turn_files const& rows, std::string_view name) {
+  std::vector<std::uint8_t> flags = read_flags(rows.folder / name);
+  expect_turns(rows, name, flags.size());
+  return flags;
+}
+
+/// Reads the evaluation unless it may be absent and is: where nothing needs it, and none of its files is there.
 void read_evaluation(input_rows& rows, step_options const& options) {
-  bool const needed = !rows.reward || options.filters().profiling_filter;
+  bool const rewards = !rows.reward && options.recipe != recipe_name::kernel_zero_proposer;
+  bool const needed = rewards || options.filters().profiling_filter;
   bool any = false;
   for (auto const name : evaluation_files) any = any || present(rows.folder / name);
   if (!needed && !any) return;
-  if (rows.reward && !any)
+  if (!rewards && !any)
     fail(rows.file(evaluation_files.front()),
          ": no such file, and the profiling filter needs it (--no-profiling-filter)");
   evaluation_rows evaluation;
-  evaluation.compiled = read_flags(rows.folder / "compiled.npy");
-  expect_turns(rows, "compiled.npy", evaluation.compiled.size());
-  evaluation.correct = read_flags(rows.folder / "correct.npy");
-  expect_turns(rows, "correct.npy", evaluation.correct.size());
-  evaluation.decoy = read_flags(rows.folder / "decoy.npy");
-  expect_turns(rows, "decoy.npy", evaluation.decoy.size());
+  evaluation.compiled = read_turn_flags(rows, "compiled.npy");
+  evaluation.correct = read_turn_flags(rows, "correct.npy");
+  evaluation.decoy = read_turn_flags(rows, "decoy.npy");
   evaluation.speedup = read_numbers(rows.folder / "speedup.npy");
   expect_turns(rows, "speedup.npy", evaluation.speedup.size());
   evaluation.generated_us = read_numbers(rows.folder / "generated_us.npy");
@@ -88,6 +103,30 @@ void read_evaluation(input_rows& rows, step_options const& options) {
   evaluation.total_us = read_numbers(rows.folder / "total_us.npy");
   expect_turns(rows, "total_us.npy", evaluation.total_us.size());
   rows.evaluation = std::move(evaluation);
+}
+
+/// Reads the attempts at the proposals, which only rewards that are given can do without.
+void read_proposals(input_rows& rows, step_options const& options) {
+  if (options.recipe != recipe_name::kernel_zero_proposer) return;
+  if (rows.reward) {
+    if (options.attempts) fail("--attempts: ", rows.file("reward.npy"), " gives the rewards that they serve");
+    return;
+  }
+  if (!options.attempts)
+    fail("--attempts: needed by kernel_zero_proposer, unless ", rows.file("reward.npy"), " gives the rewards");
+  proposal_rows proposals;
+  proposals.group = read_integers(rows.folder / "proposal_group.npy");
+  expect_turns(rows, "proposal_group.npy", proposals.group.size());
+  if (present(rows.folder / "invalid_module.npy"))
+    proposals.invalid_module = read_turn_flags(rows, "invalid_module.npy");
+  auto& attempts = proposals.attempts;
+  attempts.folder = *options.attempts;
+  if (!fs::is_directory(attempts.folder)) fail("--attempts: ", attempts.folder.string(), " is not a folder");
+  read_turns(attempts);
+  proposals.compiled = read_turn_flags(attempts, "compiled.npy");
+  proposals.correct = read_turn_flags(attempts, "correct.npy");
+  proposals.decoy = read_turn_flags(attempts, "decoy.npy");
+  rows.proposals = std::move(proposals);
 }
 
 void check_offsets(input_rows const& rows) {
@@ -102,9 +141,38 @@ void check_offsets(input_rows const& rows) {
   }
 }
 
-void expect_not_negative(input_rows const& rows, std::string_view name, std::vector<std::int64_t> const& values) {
+void expect_not_negative(turn_files const& rows, std::string_view name, std::vector<std::int64_t> const& values) {
   for (std::size_t row = 0; row < values.size(); ++row)
     if (values[row] < 0) fail(rows.file(name), ": row ", row, " is ", values[row], ", expected at least 0");
+}
+
+turnwise::rollout sort(turn_files const& rows, std::span<std::int64_t const> begin, std::span<std::int64_t const> end) {
+  expect_not_negative(rows, "turn_trajectory.npy", rows.turn_trajectory);
+  expect_not_negative(rows, "turn_index.npy", rows.turn_index);
+  std::unordered_map<std::int64_t, std::size_t> first_row;
+  first_row.reserve(rows.turns());
+  for (std::size_t row = 0; row < rows.turns(); ++row) {
+    std::size_t const first = first_row.emplace(rows.turn_trajectory[row], row).first->second;
+    if (rows.turn_group[first] != rows.turn_group[row])
+      fail(rows.file("turn_group.npy"), ": row ", row, " puts trajectory ", rows.turn_trajectory[row], " into group ",
+           rows.turn_group[row], ", but row ", first, " puts it into ", rows.turn_group[first]);
+  }
+  try {
+    return turnwise::make_rollout({.group_id = rows.turn_group,
+                                   .trajectory_id = rows.turn_trajectory,
+                                   .turn_index = rows.turn_index,
+                                   .turn_begin = begin,
+                                   .turn_end = end,
+                                   .turn_valid = rows.turn_valid ? std::span<std::uint8_t const>{*rows.turn_valid}
+                                                                 : std::span<std::uint8_t const>{}},
+                                  turnwise::trajectory_scope::batch);
+  } catch (turnwise::precondition_error const& error) {
+    // All that is left to go wrong is a repeated turn, and the message names its row.
+    std::string_view message = error.what();
+    constexpr std::string_view prefix = "make_rollout: ";
+    if (message.starts_with(prefix)) message.remove_prefix(prefix.size());
+    fail(rows.file("turn_index.npy"), ": ", message);
+  }
 }
 
 }  // namespace
@@ -115,20 +183,13 @@ input_rows read_rows(step_options const& options) {
   if (!fs::is_directory(rows.folder)) fail("--input: ", rows.folder.string(), " is not a folder");
   auto const path = [&](std::string_view name) { return rows.folder / name; };
 
-  rows.turn_group = read_integers(path("turn_group.npy"));
-  rows.turn_trajectory = read_integers(path("turn_trajectory.npy"));
-  expect_turns(rows, "turn_trajectory.npy", rows.turn_trajectory.size());
-  rows.turn_index = read_integers(path("turn_index.npy"));
-  expect_turns(rows, "turn_index.npy", rows.turn_index.size());
-  if (present(path("turn_valid.npy"))) {
-    rows.turn_valid = read_flags(path("turn_valid.npy"));
-    expect_turns(rows, "turn_valid.npy", rows.turn_valid->size());
-  }
+  read_turns(rows);
   if (present(path("reward.npy"))) {
     rows.reward = read_numbers(path("reward.npy"));
     expect_turns(rows, "reward.npy", rows.reward->size());
   }
   read_evaluation(rows, options);
+  read_proposals(rows, options);
 
   rows.old_logprob = read_logprobs(path("old_logprob.npy"));
   rows.rollout_logprob = read_logprobs(path("rollout_logprob.npy"));
@@ -146,33 +207,10 @@ input_rows read_rows(step_options const& options) {
 }
 
 turnwise::rollout sort_rows(input_rows const& rows) {
-  expect_not_negative(rows, "turn_trajectory.npy", rows.turn_trajectory);
-  expect_not_negative(rows, "turn_index.npy", rows.turn_index);
-  std::unordered_map<std::int64_t, std::size_t> first_row;
-  first_row.reserve(rows.turns());
-  for (std::size_t row = 0; row < rows.turns(); ++row) {
-    std::size_t const first = first_row.emplace(rows.turn_trajectory[row], row).first->second;
-    if (rows.turn_group[first] != rows.turn_group[row])
-      fail(rows.file("turn_group.npy"), ": row ", row, " puts trajectory ", rows.turn_trajectory[row], " into group ",
-           rows.turn_group[row], ", but row ", first, " puts it into ", rows.turn_group[first]);
-  }
   std::span const offsets{rows.turn_offsets};
-  try {
-    return turnwise::make_rollout({.group_id = rows.turn_group,
-                                   .trajectory_id = rows.turn_trajectory,
-                                   .turn_index = rows.turn_index,
-                                   .turn_begin = offsets.first(rows.turns()),
-                                   .turn_end = offsets.subspan(1),
-                                   .turn_valid = rows.turn_valid ? std::span<std::uint8_t const>{*rows.turn_valid}
-                                                                 : std::span<std::uint8_t const>{}},
-                                  turnwise::trajectory_scope::batch);
-  } catch (turnwise::precondition_error const& error) {
-    // All that is left to go wrong is a repeated turn, and the message names its row.
-    std::string_view message = error.what();
-    constexpr std::string_view prefix = "make_rollout: ";
-    if (message.starts_with(prefix)) message.remove_prefix(prefix.size());
-    fail(rows.file("turn_index.npy"), ": ", message);
-  }
+  return sort(rows, offsets.first(rows.turns()), offsets.subspan(1));
 }
+
+turnwise::rollout sort_rows(turn_files const& rows) { return sort(rows, {}, {}); }
 
 }  // namespace rollout_step

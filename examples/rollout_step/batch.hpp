@@ -33,24 +33,38 @@ struct evaluation_rows {
   }
 };
 
-/// S rows, one a turn, in the order of the files; N tokens.
-struct input_rows {
+/// S rows, one a turn, in the order of the files.
+struct turn_files {
   std::filesystem::path folder;
   std::vector<std::int64_t> turn_group, turn_trajectory, turn_index;  ///< [S]
-  std::vector<std::int64_t> turn_offsets;                             ///< [S + 1]
   std::optional<std::vector<std::uint8_t>> turn_valid;                ///< [S]
-  std::optional<evaluation_rows> evaluation;                          ///< [S] each
-  std::optional<std::vector<double>> reward;                          ///< [S] given; NaN: unscored
-  logprob_array old_logprob, rollout_logprob;                         ///< [N]
-  std::vector<std::uint8_t> token_mask;                               ///< [N] or empty: all on
 
   [[nodiscard]] std::size_t turns() const { return turn_group.size(); }
-  [[nodiscard]] std::size_t tokens() const {
-    return std::visit([](auto const& values) { return values.size(); }, old_logprob);
-  }
   [[nodiscard]] bool flagged_off(std::size_t row) const { return turn_valid && (*turn_valid)[row] == 0; }
   /// How errors call a file of the batch.
   [[nodiscard]] std::string file(std::string_view name) const { return (folder / name).string(); }
+};
+
+/// What became of the proposals of kernel_zero_proposer.
+struct proposal_rows {
+  std::vector<std::int64_t> group;                     ///< [S] the group of the attempts at each proposal
+  std::vector<std::uint8_t> invalid_module;            ///< [S] or empty
+  turn_files attempts;                                 ///< A rows
+  std::vector<std::uint8_t> compiled, correct, decoy;  ///< [A]
+};
+
+/// A batch with its N tokens.
+struct input_rows : turn_files {
+  std::vector<std::int64_t> turn_offsets;      ///< [S + 1]
+  std::optional<evaluation_rows> evaluation;   ///< [S] each
+  std::optional<std::vector<double>> reward;   ///< [S] given; NaN: unscored
+  std::optional<proposal_rows> proposals;      ///< with kernel_zero_proposer, unless rewards are given
+  logprob_array old_logprob, rollout_logprob;  ///< [N]
+  std::vector<std::uint8_t> token_mask;        ///< [N] or empty: all on
+
+  [[nodiscard]] std::size_t tokens() const {
+    return std::visit([](auto const& values) { return values.size(); }, old_logprob);
+  }
 };
 
 /// Reads the arrays.
@@ -63,5 +77,7 @@ struct input_rows {
 ///
 /// @throws tool_error  negative or repeated (trajectory, turn), a trajectory in two groups.
 [[nodiscard]] turnwise::rollout sort_rows(input_rows const& rows);
+/// The same without tokens.
+[[nodiscard]] turnwise::rollout sort_rows(turn_files const& rows);
 
 }  // namespace rollout_step

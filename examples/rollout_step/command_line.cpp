@@ -59,7 +59,11 @@ void add_recipe(CLI::App& app, command_line& given) {
   app.option_defaults()->group("Recipe");
   add_choice(app, "--recipe", given.recipe, recipe_choices, "Which published system (default dr_kernel)");
   add_choice(app, "--preset", given.preset, preset_choices, "dr_kernel: whose settings (default released)");
-  add_choice(app, "--group-by", given.group_by, group_by_choices, "kernel_zero: what is compared (default prompt)");
+  add_choice(app, "--group-by", given.group_by, group_by_choices,
+             "kernel_zero, kernel_zero_proposer: what is compared (default prompt)");
+  app.add_option("--attempts", given.attempts,
+                 "kernel_zero_proposer: folder with the attempts at the proposals (below)")
+      ->type_name("DIR");
   add_number(app, "--gamma", given.gamma, "Discount of later turns' rewards, in [0, 1] (default 1, kevin 0.4)")
       ->type_name("G");
   add_choice(app, "--return", given.return_kind, return_choices,
@@ -85,7 +89,7 @@ void add_recipe(CLI::App& app, command_line& given) {
 }
 
 void add_filters(CLI::App& app, command_line& given) {
-  app.option_defaults()->group("Filters (kernel_zero, kevin: off unless one of their options is given)");
+  app.option_defaults()->group("Filters (all but dr_kernel: off unless one of their options is given)");
   add_choice(app, "--ratio-level", given.ratio_level, scope_choices,
              "What the importance ratio is taken over (default trajectory)");
   add_choice(app, "--ratio-kind", given.ratio_kind, ratio_kind_choices,
@@ -123,6 +127,14 @@ command_line parse_command_line(int argc, char const* const* argv) {
   command_line given;
   CLI::App app{"What one training step decides about a batch of multi-turn rollouts in .npy files.", "turnwise-step"};
   app.get_formatter()->column_width(42);
+  app.footer(
+      "kernel_zero_proposer: each row of --input is a proposal. There, proposal_group.npy names its group of attempts, "
+      "and\n"
+      "invalid_module.npy, if present, marks with 1 the proposals that are no valid problem. --attempts holds the "
+      "coder's\n"
+      "turns: turn_group, turn_trajectory, turn_index, compiled, correct, decoy and, if present, turn_valid. With "
+      "reward.npy\n"
+      "in --input neither is read.");
   add_files(app, given);
   add_recipe(app, given);
   add_filters(app, given);

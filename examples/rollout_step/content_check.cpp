@@ -5,7 +5,10 @@
 #include <turnwise/advantage/turn_return.hpp>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <unordered_set>
+#include <vector>
 
 namespace rollout_step {
 namespace {
@@ -65,17 +68,42 @@ void check_ingredients(input_rows const& rows, step_options const& options) {
   }
 }
 
+/// Which proposals have no reward: the module is valid, and no attempt at it was judged.
+std::vector<bool> unattempted(input_rows const& rows) {
+  auto const& proposals = *rows.proposals;
+  std::unordered_set<std::int64_t> judged;
+  for (std::size_t row = 0; row < proposals.attempts.turns(); ++row)
+    if (!proposals.attempts.flagged_off(row)) judged.insert(proposals.attempts.turn_group[row]);
+  std::vector<bool> missing(rows.turns());
+  for (std::size_t row = 0; row < rows.turns(); ++row) {
+    bool const invalid = !proposals.invalid_module.empty() && proposals.invalid_module[row] != 0;
+    missing[row] = !invalid && !judged.contains(proposals.group[row]);
+  }
+  return missing;
+}
+
+void check_proposals(input_rows const& rows, step_options const& options) {
+  if (options.turn_return().unscored != unscored_policy::error) return;
+  std::vector<bool> const missing = unattempted(rows);
+  for (std::size_t row = 0; row < rows.turns(); ++row)
+    if (missing[row] && !rows.flagged_off(row))
+      fail(rows.file("proposal_group.npy"), ": row ", row, " is ", rows.proposals->group[row],
+           ", a group without attempts, so its reward is missing, which --unscored error refuses");
+}
+
 /// Which rows are valid, by the library's own rules, once rewards are known to be finite or missing.
 std::vector<reason_flags> settled_reasons(input_rows const& rows, turnwise::rollout const& order,
                                           step_options const& options) {
   std::size_t const turns = rows.turns();
   std::vector<double> reward(turns);
   std::vector<reason_flags> reasons(turns), by_row(turns);
+  std::vector<bool> const without_attempts = rows.proposals ? unattempted(rows) : std::vector<bool>{};
   for (std::size_t s = 0; s < turns; ++s) {
     std::size_t const row = order.row[s];
     bool const missing =
-        rows.reward ? std::isnan((*rows.reward)[row])
-                    : rows.evaluation->view().counts_as_correct(row) && std::isnan(rows.evaluation->speedup[row]);
+        rows.reward      ? std::isnan((*rows.reward)[row])
+        : rows.proposals ? without_attempts[row]
+                         : rows.evaluation->view().counts_as_correct(row) && std::isnan(rows.evaluation->speedup[row]);
     reward[s] = missing ? std::numeric_limits<double>::quiet_NaN() : 0;
   }
   turnwise::rollout_view const batch = order.view();
@@ -122,6 +150,8 @@ void check_content(input_rows const& rows, turnwise::rollout const& order, step_
   if (filters.profiling_filter) check_draw_ids(rows);
   if (rows.reward)
     check_given_reward(rows, options);
+  else if (rows.proposals)
+    check_proposals(rows, options);
   else
     check_ingredients(rows, options);
 

@@ -81,6 +81,11 @@ json options_json(step_options const& options) {
     object["gamma"] = uses_gamma(recipe.turn_return.kind) ? json(recipe.turn_return.gamma) : json(nullptr);
     object["reward"] = reward_json(recipe.reward);
     object["baseline_members"] = name_of(members_choices, recipe.advantage.members);
+  } else if (options.recipe == recipe_name::kernel_zero_proposer) {
+    auto const& reward = options.kernel_zero_proposer.reward;
+    object["attempts"] = options.attempts ? json(options.attempts->string()) : json(nullptr);
+    object["group_by"] = name_of(group_by_choices, options.kernel_zero_proposer.groups);
+    object["reward"] = {{"target", reward.target}, {"invalid_reward", reward.invalid_reward}};
   } else {
     auto const& reward = options.kernel_zero.reward;
     object["group_by"] = name_of(group_by_choices, options.kernel_zero.groups);

@@ -153,10 +153,12 @@ void apply_dr_kernel(command_line const& given, step_options& options) {
   apply_filters(given, preset_filters, recipe.filters, recipe.metrics.band);
 }
 
-void apply_kernel_zero(command_line const& given, step_options& options) {
-  constexpr std::string_view reason = "not an option of kernel_zero";
+/// @param recipe  options of kernel_zero or kernel_zero_proposer.
+template <typename Recipe>
+void apply_kernel_zero(command_line const& given, step_options const& options, Recipe& recipe) {
+  std::string const reason = "not an option of " + std::string{name_of(recipe_choices, options.recipe)};
   refuse(given.preset.has_value(), "--preset", reason);
-  refuse(given.gamma.has_value(), "--gamma", "not an option of kernel_zero, whose return is the turn's own reward");
+  refuse(given.gamma.has_value(), "--gamma", reason + ", whose return is the turn's own reward");
   refuse(given.return_kind.has_value(), "--return", reason);
   refuse(given.singleton.has_value(), "--singleton", reason);
   refuse(given.baseline_members.has_value(), "--baseline-members", reason);
@@ -165,7 +167,6 @@ void apply_kernel_zero(command_line const& given, step_options& options) {
   refuse(given.profiling_weight.has_value(), "--profiling-weight", reason);
   refuse(given.speedup_cap.has_value(), "--speedup-cap", reason);
   refuse(given.speedup_floor.has_value(), "--speedup-floor", reason);
-  auto& recipe = options.kernel_zero;
   recipe.threads = options.threads;
   override_choice(recipe.groups, given.group_by);
   override_choice(recipe.unscored, given.unscored);
@@ -181,6 +182,7 @@ void apply_kevin(command_line const& given, step_options& options) {
   auto& recipe = options.kevin;
   recipe.threads = options.threads;
   override_choice(recipe.turn_return.kind, given.return_kind);
+  if (!uses_gamma(recipe.turn_return.kind)) recipe.turn_return.gamma = 1;
   refuse(given.gamma.has_value() && !uses_gamma(recipe.turn_return.kind), "--gamma",
          "this --return looks at no later turn");
   apply_gamma(given, recipe.turn_return.gamma);
@@ -207,6 +209,12 @@ step_options make_options(command_line const& given) {
   options.json = given.json;
   override_choice(options.recipe, given.recipe);
   override_choice(options.backend, given.backend);
+  if (given.attempts) {
+    refuse(options.recipe != recipe_name::kernel_zero_proposer, "--attempts",
+           "an option of kernel_zero_proposer alone");
+    if (given.attempts->empty()) fail("--attempts: empty path");
+    options.attempts = *given.attempts;
+  }
 #ifndef TURNWISE_STEP_CUDA
   refuse(options.backend == backend_name::cuda, "--backend",
          "this turnwise-step was built without CUDA (CMake option TURNWISE_CUDA)");
@@ -216,7 +224,10 @@ step_options make_options(command_line const& given) {
       apply_dr_kernel(given, options);
       break;
     case recipe_name::kernel_zero:
-      apply_kernel_zero(given, options);
+      apply_kernel_zero(given, options, options.kernel_zero);
+      break;
+    case recipe_name::kernel_zero_proposer:
+      apply_kernel_zero(given, options, options.kernel_zero_proposer);
       break;
     case recipe_name::kevin:
       apply_kevin(given, options);

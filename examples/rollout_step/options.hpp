@@ -4,6 +4,7 @@
 
 #include <turnwise/recipe/dr_kernel.hpp>
 #include <turnwise/recipe/kernel_zero.hpp>
+#include <turnwise/recipe/kernel_zero_proposer.hpp>
 #include <turnwise/recipe/kevin.hpp>
 
 #include <array>
@@ -15,7 +16,7 @@
 
 namespace rollout_step {
 
-enum class recipe_name : std::uint8_t { dr_kernel, kernel_zero, kevin };
+enum class recipe_name : std::uint8_t { dr_kernel, kernel_zero, kernel_zero_proposer, kevin };
 enum class preset_name : std::uint8_t { paper, released };
 enum class backend_name : std::uint8_t { cpu, cuda };
 
@@ -30,14 +31,17 @@ using turnwise::advantage::baseline_members;
 using turnwise::advantage::return_kind;
 using turnwise::advantage::singleton_policy;
 using turnwise::advantage::unscored_policy;
+using turnwise::advantage::uses_gamma;
 using turnwise::rejection::invalid_profile_policy;
 using turnwise::rejection::non_finite_policy;
 using turnwise::rejection::ratio_kind;
 using turnwise::rejection::scope;
 
-inline constexpr std::array recipe_choices{choice<recipe_name>{"dr_kernel", recipe_name::dr_kernel},
-                                           choice<recipe_name>{"kernel_zero", recipe_name::kernel_zero},
-                                           choice<recipe_name>{"kevin", recipe_name::kevin}};
+inline constexpr std::array recipe_choices{
+    choice<recipe_name>{"dr_kernel", recipe_name::dr_kernel},
+    choice<recipe_name>{"kernel_zero", recipe_name::kernel_zero},
+    choice<recipe_name>{"kernel_zero_proposer", recipe_name::kernel_zero_proposer},
+    choice<recipe_name>{"kevin", recipe_name::kevin}};
 inline constexpr std::array preset_choices{choice<preset_name>{"paper", preset_name::paper},
                                            choice<preset_name>{"released", preset_name::released}};
 inline constexpr std::array backend_choices{choice<backend_name>{"cpu", backend_name::cpu},
@@ -68,11 +72,6 @@ inline constexpr std::array non_finite_choices{choice<non_finite_policy>{"reject
                                                choice<non_finite_policy>{"neutral", non_finite_policy::neutral},
                                                choice<non_finite_policy>{"error", non_finite_policy::error}};
 
-/// Kinds that look at later turns.
-[[nodiscard]] constexpr bool uses_gamma(return_kind kind) {
-  return kind != return_kind::current && kind != return_kind::best_so_far;
-}
-
 template <typename E, std::size_t N>
 [[nodiscard]] constexpr std::string_view name_of(std::array<choice<E>, N> const& choices, E value) {
   for (auto const& one : choices)
@@ -84,7 +83,7 @@ template <typename E, std::size_t N>
 struct command_line {
   std::string help;  ///< not empty: help was asked for, and nothing else counts
   std::string input;
-  std::optional<std::string> output, ratio_band;
+  std::optional<std::string> output, attempts, ratio_band;
   std::optional<recipe_name> recipe;
   std::optional<preset_name> preset;
   std::optional<backend_name> backend;
@@ -110,10 +109,12 @@ struct command_line {
 struct step_options {
   std::filesystem::path input;
   std::optional<std::filesystem::path> output;
+  std::optional<std::filesystem::path> attempts;  ///< of kernel_zero_proposer
   recipe_name recipe = recipe_name::dr_kernel;
   preset_name preset = preset_name::released;  ///< of dr_kernel
   turnwise::recipe::dr_kernel_options dr_kernel{};
   turnwise::recipe::kernel_zero_options kernel_zero{};
+  turnwise::recipe::kernel_zero_proposer_options kernel_zero_proposer{};
   turnwise::recipe::kevin_options kevin{};
   turnwise::draw_key key{0, 0};
   int threads = 0;
@@ -128,6 +129,8 @@ struct step_options {
         return use(dr_kernel);
       case recipe_name::kernel_zero:
         return use(kernel_zero);
+      case recipe_name::kernel_zero_proposer:
+        return use(kernel_zero_proposer);
       default:
         return use(kevin);
     }
@@ -144,19 +147,19 @@ struct step_options {
   [[nodiscard]] double speedup_cap() const {
     return recipe == recipe_name::dr_kernel ? dr_kernel.reward.speedup_cap
            : recipe == recipe_name::kevin   ? kevin.reward.speedup_cap
-                                            : kernel_zero.metrics.speedup_cap;
+                                            : metrics().speedup_cap;
   }
   [[nodiscard]] turnwise::group_by groups() const {
-    return recipe == recipe_name::dr_kernel ? turnwise::group_by::turn
-           : recipe == recipe_name::kevin   ? turnwise::group_by::group
-                                            : kernel_zero.groups;
+    return recipe == recipe_name::dr_kernel     ? turnwise::group_by::turn
+           : recipe == recipe_name::kevin       ? turnwise::group_by::group
+           : recipe == recipe_name::kernel_zero ? kernel_zero.groups
+                                                : kernel_zero_proposer.groups;
   }
   [[nodiscard]] turnwise::advantage::turn_return_options turn_return() const {
     if (recipe == recipe_name::kevin) return kevin.turn_return;
     auto const sum = return_kind::discounted_sum;
-    return recipe == recipe_name::dr_kernel ? turnwise::advantage::turn_return_options{sum, dr_kernel.turn_return.gamma,
-                                                                                       dr_kernel.turn_return.unscored}
-                                            : turnwise::advantage::turn_return_options{sum, 0, kernel_zero.unscored};
+    if (recipe == recipe_name::dr_kernel) return {sum, dr_kernel.turn_return.gamma, dr_kernel.turn_return.unscored};
+    return {sum, 0, recipe == recipe_name::kernel_zero ? kernel_zero.unscored : kernel_zero_proposer.unscored};
   }
 };
 

@@ -5,6 +5,7 @@
 #include <turnwise/rejection/ratio_band.hpp>
 
 #include <chrono>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -37,6 +38,35 @@ evaluation_rows gathered(turnwise::rollout const& order, evaluation_rows const& 
           .total_us = gathered(order, rows.total_us)};
 }
 
+/// The proposals and the attempts at them in the order of the library, with what proposal_results points to.
+class sorted_proposals {
+ public:
+  sorted_proposals(proposal_rows const& rows, turnwise::rollout const& order)
+      : group_(gathered(order, rows.group)),
+        attempts_(sort_rows(rows.attempts)),
+        groups_(turnwise::make_grouping(attempts_.view(), turnwise::group_by::group)),
+        compiled_(gathered(attempts_, rows.compiled)),
+        correct_(gathered(attempts_, rows.correct)),
+        decoy_(gathered(attempts_, rows.decoy)) {
+    if (!rows.invalid_module.empty()) invalid_module_ = gathered(order, rows.invalid_module);
+  }
+  sorted_proposals(sorted_proposals const&) = delete;
+  sorted_proposals& operator=(sorted_proposals const&) = delete;
+  [[nodiscard]] turnwise::recipe::proposal_results<double> view() const {
+    return {.attempts = {.batch = attempts_.view(),
+                         .groups = &groups_,
+                         .evaluation = {.compiled = compiled_, .correct = correct_, .decoy = decoy_}},
+            .group = group_,
+            .invalid_module = invalid_module_};
+  }
+
+ private:
+  std::vector<std::int64_t> group_;
+  turnwise::rollout attempts_;
+  turnwise::grouping groups_;
+  std::vector<std::uint8_t> invalid_module_, compiled_, correct_, decoy_;
+};
+
 /// Calls the recipe; its time is that of the call alone.
 template <typename Old, typename Rollout>
 turn_results run_on_cpu(recipe_inputs const& inputs, step_options const& options, std::vector<Old> const& old_logprob,
@@ -60,6 +90,10 @@ turn_results run_on_cpu(recipe_inputs const& inputs, step_options const& options
       break;
     case recipe_name::kernel_zero:
       turnwise::recipe::kernel_zero(inputs.batch, recipe_inputs, options.kernel_zero, options.key, out);
+      break;
+    case recipe_name::kernel_zero_proposer:
+      turnwise::recipe::kernel_zero_proposer(inputs.batch, recipe_inputs, inputs.proposals,
+                                             options.kernel_zero_proposer, options.key, out);
       break;
     case recipe_name::kevin:
       turnwise::recipe::kevin(inputs.batch, recipe_inputs, options.kevin, options.key, out);
@@ -85,14 +119,18 @@ turn_results run_recipe(recipe_inputs const& inputs, step_options const& options
 step_result run_step(input_rows const& rows, turnwise::rollout const& order, step_options const& options) {
   evaluation_rows const evaluation = rows.evaluation ? gathered(order, *rows.evaluation) : evaluation_rows{};
   std::vector<double> const reward = rows.reward ? gathered(order, *rows.reward) : std::vector<double>{};
+  std::optional<sorted_proposals> proposals;
+  if (rows.proposals) proposals.emplace(*rows.proposals, order);
   turnwise::rollout_view const batch = order.view();
-  turn_results turns = run_recipe({.batch = batch,
-                                   .old_logprob = rows.old_logprob,
-                                   .rollout_logprob = rows.rollout_logprob,
-                                   .token_mask = rows.token_mask,
-                                   .evaluation = evaluation.view(),
-                                   .given_reward = reward},
-                                  options);
+  turn_results turns =
+      run_recipe({.batch = batch,
+                  .old_logprob = rows.old_logprob,
+                  .rollout_logprob = rows.rollout_logprob,
+                  .token_mask = rows.token_mask,
+                  .evaluation = evaluation.view(),
+                  .given_reward = reward,
+                  .proposals = proposals ? proposals->view() : turnwise::recipe::proposal_results<double>{}},
+                 options);
   std::vector<double> ratio(rows.turns());
   turnwise::rejection::geometric_ratio(batch, turns.statistics, turns.reasons, options.band().level, ratio);
   step_result result;

@@ -6,6 +6,7 @@
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 #include <turnwise/gpu/recipe/dr_kernel.cuh>
 #include <turnwise/gpu/recipe/kernel_zero.cuh>
+#include <turnwise/gpu/recipe/kernel_zero_proposer.cuh>
 #include <turnwise/gpu/recipe/kevin.cuh>
 
 #include <algorithm>
@@ -57,6 +58,8 @@ std::size_t recipe_workspace_bytes(step_options const& options, std::size_t turn
       return gpu::recipe::dr_kernel_workspace_bytes(turns, tokens);
     case recipe_name::kernel_zero:
       return gpu::recipe::kernel_zero_workspace_bytes(turns, tokens);
+    case recipe_name::kernel_zero_proposer:
+      return gpu::recipe::kernel_zero_proposer_workspace_bytes(turns, tokens);
     default:
       return gpu::recipe::kevin_workspace_bytes(turns, tokens);
   }
@@ -77,25 +80,35 @@ class device_step {
                    "cudaMemcpyAsync to the device");
       return to;
     };
-    auto const& batch = inputs.batch;
-    view_ = {.turns = batch.turns(),
-             .turn_begin = upload(batch.turn_begin),
-             .turn_end = upload(batch.turn_end),
-             .trajectory_offsets = upload(batch.trajectory_offsets),
-             .group_id = upload(batch.group_id),
-             .trajectory_id = upload(batch.trajectory_id),
-             .turn_index = upload(batch.turn_index),
-             .turn_valid = upload(batch.turn_valid)};
-    auto const& evaluation = inputs.evaluation;
+    auto const upload_batch = [&](turnwise::rollout_view const& batch) -> gpu::rollout_view {
+      return {.turns = batch.turns(),
+              .turn_begin = upload(batch.turn_begin),
+              .turn_end = upload(batch.turn_end),
+              .trajectory_offsets = upload(batch.trajectory_offsets),
+              .group_id = upload(batch.group_id),
+              .trajectory_id = upload(batch.trajectory_id),
+              .turn_index = upload(batch.turn_index),
+              .turn_valid = upload(batch.turn_valid)};
+    };
+    auto const upload_evaluation =
+        [&](turnwise::reward::evaluation<double> const& evaluation) -> gpu::reward::evaluation<double> {
+      return {.compiled = upload(evaluation.compiled),
+              .correct = upload(evaluation.correct),
+              .decoy = upload(evaluation.decoy),
+              .rule_violation = upload(evaluation.rule_violation),
+              .speedup = upload(evaluation.speedup),
+              .generated_us = upload(evaluation.generated_us),
+              .total_us = upload(evaluation.total_us)};
+    };
+    view_ = upload_batch(inputs.batch);
     inputs_ = {.tokens = {upload(old_logprob), upload(rollout_logprob), upload(inputs.token_mask)},
-               .evaluation = {.compiled = upload(evaluation.compiled),
-                              .correct = upload(evaluation.correct),
-                              .decoy = upload(evaluation.decoy),
-                              .rule_violation = upload(evaluation.rule_violation),
-                              .speedup = upload(evaluation.speedup),
-                              .generated_us = upload(evaluation.generated_us),
-                              .total_us = upload(evaluation.total_us)},
+               .evaluation = upload_evaluation(inputs.evaluation),
                .given_reward = upload(inputs.given_reward)};
+    auto const& proposals = inputs.proposals;
+    proposals_.attempts.batch = upload_batch(proposals.attempts.batch);
+    proposals_.attempts.evaluation = upload_evaluation(proposals.attempts.evaluation);
+    proposals_.group = upload(proposals.group);
+    proposals_.invalid_module = upload(proposals.invalid_module);
     take_outputs(options, blocks);
   }
 
@@ -115,6 +128,14 @@ class device_step {
         gpu::recipe::kernel_zero(view_, groups, plan, inputs_, options.kernel_zero, options.key, out_, status_.data(),
                                  scratch, stream);
         break;
+      case recipe_name::kernel_zero_proposer: {
+        auto proposals = proposals_;
+        proposals.attempts.groups = gpu::make_grouping(proposals.attempts.batch, turnwise::group_by::group,
+                                                       status_.data(), gpu::workspace{attempt_memory_}, stream);
+        gpu::recipe::kernel_zero_proposer(view_, groups, plan, inputs_, proposals, options.kernel_zero_proposer,
+                                          options.key, out_, status_.data(), scratch, stream);
+        break;
+      }
       case recipe_name::kevin:
         gpu::recipe::kevin(view_, groups, plan, inputs_, options.kevin, options.key, out_, status_.data(), scratch,
                            stream);
@@ -152,6 +173,10 @@ class device_step {
     status_ = blocks.take<gpu::status_record>(1, "status");
     grouping_memory_ = blocks.take<std::byte>(
         gpu::grouping_workspace_bytes(turns, view_.trajectories(), options.groups()), "grouping");
+    auto const& attempts = proposals_.attempts.batch;
+    attempt_memory_ = blocks.take<std::byte>(
+        gpu::grouping_workspace_bytes(attempts.turns, attempts.trajectories(), turnwise::group_by::group),
+        "grouping of the attempts");
     plan_memory_ = blocks.take<std::byte>(gpu::token_plan_workspace_bytes(turns, tokens_), "token plan");
     // One after the other on one stream, so that they may share it.
     scratch_ = blocks.take<std::byte>(std::max(recipe_workspace_bytes(options, turns, tokens_),
@@ -163,10 +188,11 @@ class device_step {
   std::size_t tokens_;
   gpu::rollout_view view_;
   gpu::recipe::step_inputs<L, L, double> inputs_;
+  gpu::recipe::proposal_results<double> proposals_;  ///< without the grouping
   gpu::recipe::step_outputs out_;
   gpu::device_span<ratio_moments> moments_;
   gpu::device_span<gpu::status_record> status_;
-  gpu::device_span<std::byte> grouping_memory_, plan_memory_, scratch_;
+  gpu::device_span<std::byte> grouping_memory_, attempt_memory_, plan_memory_, scratch_;
 };
 
 /// The metrics of the recipe, as the host's computes them.

@@ -85,14 +85,14 @@ std::string batch_line(step_summary const& summary, step_options const& options)
 std::string recipe_line(step_options const& options) {
   std::string text = left("recipe", 10) + std::string{name_of(recipe_choices, options.recipe)};
   auto const& turn_return = options.turn_return();
-  if (options.recipe == recipe_name::kernel_zero)
-    text += ", grouped by " + std::string{name_of(group_by_choices, options.kernel_zero.groups)};
+  bool const own_reward =
+      options.recipe == recipe_name::kernel_zero || options.recipe == recipe_name::kernel_zero_proposer;
+  if (own_reward) text += ", grouped by " + std::string{name_of(group_by_choices, options.groups())};
   if (options.recipe == recipe_name::dr_kernel)
     text += ", preset " + std::string{name_of(preset_choices, options.preset)};
   if (options.recipe == recipe_name::kevin)
     text += ", return " + std::string{name_of(return_choices, turn_return.kind)};
-  if (options.recipe != recipe_name::kernel_zero && uses_gamma(turn_return.kind))
-    text += ", gamma " + number_text(turn_return.gamma);
+  if (!own_reward && uses_gamma(turn_return.kind)) text += ", gamma " + number_text(turn_return.gamma);
   return text + ", seed " + std::to_string(options.key.seed) + ", step " + std::to_string(options.key.step) + '\n';
 }
 

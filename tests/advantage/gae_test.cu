@@ -121,6 +121,44 @@ TEST_SUITE("gpu/advantage/gae" * doctest::skip(!has_device())) {
     compare(batch, 1, true, {.gamma = 0.5, .lambda = 1});
   }
 
+  TEST_CASE_TEMPLATE("one segment of as many chunks as are carried on together, of fewer and of more", T, float,
+                     double) {
+    constexpr std::int64_t chunk = gpu::advantage::detail::scan_chunk<T, gae_rule>;
+    constexpr std::int64_t group = gpu::advantage::detail::carry_group;
+    integers random{5};
+    for (std::int64_t const chunks :
+         {group - 1, group, group + 1, group + 2, 2 * group + 1, 16 * group, 16 * group + 2})
+      for (std::int64_t const more : {0, 1}) {
+        CAPTURE(chunks);
+        token_batch<T> batch;
+        batch.add(random, chunks * chunk + more, chunks % 2 == 0 ? 5 : 0);
+        compare(batch, 1, chunks % 2 == 0, {.gamma = 1, .lambda = 1});
+      }
+  }
+
+  TEST_CASE("zeros of both signs: the same bits whichever way a chunk learns what reaches it") {
+    token_batch<float> batch;
+    integers random{6};
+    for (int k = 0; k < 300; ++k) batch.add(random, 1 + random.below(9000), 7);
+    for (std::size_t n = 0; n < batch.tokens(); ++n) {
+      batch.reward[n] = n % 3 == 0 ? 0.0F : -0.0F;
+      batch.value[n] = n % 5 == 0 ? 0.0F : -0.0F;
+    }
+    for (float& next : batch.next_value) next = -0.0F;
+    device_tokens<float> const device{batch, 0};
+    exact_workspace const memory{gpu::advantage::gae_workspace_bytes<float>(batch.tokens())};
+    side_stream const stream;
+    std::vector<float> advantage;
+    for (int run = 0; run < 20; ++run) {
+      device.clear();
+      enqueue(device, {.gamma = 0.5, .lambda = 1}, nullptr, memory.whole(), stream);
+      stream.wait();
+      if (advantage.empty()) advantage = device.advantage.host();
+      CHECK(same_bits(device.advantage.host(), advantage));
+      CHECK(std::ranges::all_of(advantage, [](float number) { return number == 0; }));
+    }
+  }
+
   TEST_CASE_TEMPLATE("the same bits in every run, on any stream, at any address", T, float, double) {
     auto const batch = random_tokens<T>(9, 2'000'000, 100'000, 6);
     gae_options const options{.gamma = 0.9999, .lambda = 0.9999};
@@ -163,31 +201,33 @@ TEST_SUITE("gpu/advantage/gae" * doctest::skip(!has_device())) {
   }
 
   TEST_CASE_TEMPLATE("a bad token is reported and acts as masked, a bad next_value as 0", T, float, double) {
-    auto batch = random_tokens<T>(15, 40'000, 900, 4);
-    auto judged = batch;
-    T const bad[]{std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::infinity(),
-                  -std::numeric_limits<T>::infinity(), std::numeric_limits<T>::max()};
-    std::int64_t first = -1;
-    for (std::size_t n = 700; n < batch.tokens(); n += 997) {
-      (n % 2 == 0 ? batch.reward : batch.value)[n] = bad[n % 4];
-      if (batch.mask[n] != 0 && first < 0) first = static_cast<std::int64_t>(n);
-      judged.mask[n] = 0;
+    for (std::int64_t const masked_in : {0, 4}) {
+      auto batch = random_tokens<T>(15, 40'000, 900, masked_in);
+      auto judged = batch;
+      T const bad[]{std::numeric_limits<T>::quiet_NaN(), std::numeric_limits<T>::infinity(),
+                    -std::numeric_limits<T>::infinity(), std::numeric_limits<T>::max()};
+      std::int64_t first = -1;
+      for (std::size_t n = 700; n < batch.tokens(); n += 997) {
+        (n % 2 == 0 ? batch.reward : batch.value)[n] = bad[n % 4];
+        if (batch.mask[n] != 0 && first < 0) first = static_cast<std::int64_t>(n);
+        judged.mask[n] = 0;
+      }
+      std::int64_t next_at = -1;
+      for (std::size_t k = 3; k < batch.cut.size(); k += 5) {
+        if (batch.cut[k] == 0 || batch.offsets[k] == batch.offsets[k + 1]) continue;
+        batch.next_value[k] = bad[k % 4];
+        judged.next_value[k] = 0;
+        if (next_at < 0) next_at = batch.offsets[k + 1] - 1;
+      }
+      REQUIRE(first >= 0);
+      REQUIRE(next_at >= 0);
+      gae_options const options{.gamma = 0.9, .lambda = 0.9};
+      device_tokens<T> const device{batch, 1, masked_in != 0};
+      auto const status = compare(judged, device, options, on_host(judged, options));
+      CHECK(status.code() == status_code::token_value);
+      CHECK(status.index() == std::min(first, next_at));
+      CHECK_THROWS_AS(gpu::check(status), turnwise::precondition_error);
     }
-    std::int64_t next_at = -1;
-    for (std::size_t k = 3; k < batch.cut.size(); k += 5) {
-      if (batch.cut[k] == 0 || batch.offsets[k] == batch.offsets[k + 1]) continue;
-      batch.next_value[k] = bad[k % 4];
-      judged.next_value[k] = 0;
-      if (next_at < 0) next_at = batch.offsets[k + 1] - 1;
-    }
-    REQUIRE(first >= 0);
-    REQUIRE(next_at >= 0);
-    gae_options const options{.gamma = 0.9, .lambda = 0.9};
-    device_tokens<T> const device{batch, 1};
-    auto const status = compare(judged, device, options, on_host(judged, options));
-    CHECK(status.code() == status_code::token_value);
-    CHECK(status.index() == std::min(first, next_at));
-    CHECK_THROWS_AS(gpu::check(status), turnwise::precondition_error);
   }
 
   TEST_CASE("wrong offsets are reported, stay in bounds and give 0") {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 using doctest::Contains;
@@ -20,6 +21,9 @@ using turnwise::reason_flags;
 using turnwise::advantage::baseline_members;
 using turnwise::advantage::gpg;
 using turnwise::advantage::gpg_alpha;
+using turnwise::advantage::gpg_apply;
+using turnwise::advantage::gpg_count;
+using turnwise::advantage::gpg_counts;
 using turnwise::advantage::gpg_options;
 using turnwise::advantage::gpg_signal;
 using turnwise::test::ragged_batch;
@@ -142,6 +146,90 @@ TEST_SUITE("advantage/gpg") {
     // Turn 0 differs, turn 1 is equal, turn 2 alone: 5 / 2.
     CHECK(advantages(make_grouping(batch.view(), group_by::turn), batch.value) ==
           std::vector<T>{T{2.5}, 0, 0, T{-2.5}, 0});
+  }
+
+  TEST_CASE_TEMPLATE("shards of whole groups with joined counts give the bits of the whole batch", T, float, double) {
+    turnwise::test::integers random{5};
+    ids group;
+    std::vector<T> returns;
+    flags reasons;
+    for (std::int64_t g = 0; g < 300; ++g)
+      for (std::int64_t i = random.below(6); i >= 0; --i) {
+        group.push_back(g);
+        returns.push_back(g % 3 == 0 ? static_cast<T>(g % 2) : turnwise::test::uneven_number<T>(random));
+        reasons.push_back(random.below(9) == 0 ? reason::ratio_low : random.below(9) == 0 ? reason::invalid : 0);
+      }
+    for (auto const signal : {gpg_signal::group, gpg_signal::nonzero})
+      for (auto const members : {baseline_members::valid, baseline_members::kept})
+        for (std::int64_t const shards : {1, 2, 8}) {
+          gpg_options const options{.signal = signal, .members = members};
+          auto const whole = advantages(make_grouping(group), returns, reasons, options);
+          auto const part = [&](std::int64_t shard, auto const& values) {
+            std::remove_cvref_t<decltype(values)> result;
+            for (std::size_t s = 0; s < group.size(); ++s)
+              if (group[s] % shards == shard) result.push_back(values[s]);
+            return result;
+          };
+          gpg_counts joined;
+          for (std::int64_t shard = 0; shard < shards; ++shard)
+            joined +=
+                gpg_count<T>(make_grouping(part(shard, group)), part(shard, returns), part(shard, reasons), options);
+          REQUIRE(joined.signal > 0);
+          REQUIRE(joined.signal < joined.samples);
+          bool own_differs = false;
+          for (std::int64_t shard = 0; shard < shards; ++shard) {
+            auto const groups = make_grouping(part(shard, group));
+            auto const here = part(shard, returns);
+            std::vector<T> out(here.size(), T{-77});
+            gpg_apply(groups, here, part(shard, reasons), joined, options, std::span{out});
+            CHECK(out == part(shard, whole));
+            own_differs |= advantages(groups, here, part(shard, reasons), options) != out;
+          }
+          CHECK(own_differs == (shards > 1));
+        }
+  }
+
+  TEST_CASE("counts by hand: samples that are members, and those with a signal; they add up") {
+    auto const groups = make_grouping(ids{0, 0, 0, 1, 1, 2});
+    numbers const returns{1, 1, 7, 2, 2, 5};
+    flags const reasons{0, 0, reason::ratio_low, 0, 0, 0};
+    CHECK(gpg_count<double>(groups, returns, reasons, {}) == gpg_counts{6, 3});
+    CHECK(gpg_count<double>(groups, returns, reasons, {.members = baseline_members::kept}) == gpg_counts{5, 0});
+    CHECK(gpg_count<double>(groups, returns, reasons, nonzero) == gpg_counts{6, 6});
+    CHECK(gpg_count<double>(groups, returns, {}, {}) == gpg_counts{6, 3});
+    CHECK(gpg_count<double>(make_grouping(ids{}), {}, {}, {}) == gpg_counts{});
+    gpg_counts sum{6, 3};
+    CHECK((sum += gpg_counts{10, 1}) == gpg_counts{16, 4});
+    // Sixteen samples of which four count: four times the distance from the mean, whatever this shard holds.
+    numbers out(6);
+    gpg_apply(groups, returns, reasons, {16, 4}, {}, std::span{out});
+    CHECK(out == numbers{-8, -8, 16, 0, 0, 0});
+  }
+
+  TEST_CASE("errors of the phases") {
+    auto const groups = make_grouping(ids{1, 1, 2});
+    numbers returns{1, 2, 3}, out(3, 9.0);
+    auto const count = [&](numbers const& values, flags const& reasons) {
+      static_cast<void>(gpg_count<double>(groups, values, reasons, {}));
+    };
+    CHECK_THROWS_WITH_AS(count({1, 2}, {}), Contains("gpg_count: turn_return has 2 elements, expected 3"),
+                         precondition_error);
+    CHECK_THROWS_WITH_AS(count(returns, {0}), Contains("gpg_count: reasons has 1 elements, expected 3"),
+                         precondition_error);
+    double const nan = std::numeric_limits<double>::quiet_NaN();
+    CHECK_THROWS_WITH_AS(count({1, nan, 2}, {}), Contains("gpg_count: turn_return[1] = nan"), precondition_error);
+    CHECK_NOTHROW(count({1, nan, 2}, {0, reason::invalid, 0}));
+    auto const apply = [&](gpg_counts const& batch, std::span<double> advantage) {
+      gpg_apply(groups, returns, {}, batch, {}, advantage);
+    };
+    CHECK_THROWS_WITH_AS(apply({3, 4}, out),
+                         Contains("gpg_apply: batch.signal = 4, expected at most batch.samples = 3"),
+                         precondition_error);
+    CHECK_THROWS_WITH_AS(apply({3, 2}, std::span{out}.first(2)), Contains("gpg_apply: advantage has 2 elements"),
+                         precondition_error);
+    returns[2] = nan;
+    CHECK_THROWS_WITH_AS(apply({3, 2}, out), Contains("gpg_apply: turn_return[2] = nan"), precondition_error);
+    CHECK(out == numbers(3, 9.0));
   }
 
   TEST_CASE("no turns") { CHECK(advantages(make_grouping(ids{}), numbers{}).empty()); }

@@ -49,25 +49,25 @@ struct weights_case {
   }
 };
 
-/// The same in device memory.
+/// The same in device memory; arrays of turns and tokens begin `shift` elements behind an aligned address.
 template <typename T, typename A>
 struct device_weights {
   device_groups groups;
-  device_array<std::int64_t> begin, end;
-  device_array<std::uint8_t> mask;
-  device_array<T> weight, advantage;
-  device_array<A> turn_return;
-  device_array<reason_flags> reasons;
+  shifted_array<std::int64_t> begin, end;
+  shifted_array<std::uint8_t> mask;
+  shifted_array<T> weight, advantage;
+  shifted_array<A> turn_return;
+  shifted_array<reason_flags> reasons;
 
-  device_weights(weights_case<T, A> const& one, group_by by)
+  device_weights(weights_case<T, A> const& one, group_by by, std::size_t shift = 0)
       : groups(one.turns.batch.view(), by),
-        begin(on_device(one.begin)),
-        end(on_device(one.end)),
-        mask(on_device(one.mask)),
-        weight(on_device(one.weight)),
-        advantage(one.weight.size()),
-        turn_return(on_device(one.turns.turn_return)),
-        reasons(on_device(one.turns.reasons)) {}
+        begin(one.begin, shift),
+        end(one.end, shift),
+        mask(one.mask, shift),
+        weight(one.weight, shift),
+        advantage(one.weight.size(), shift),
+        turn_return(one.turns.turn_return, shift),
+        reasons(one.turns.reasons, shift) {}
   [[nodiscard]] gpu::rollout_view batch() const {
     auto view = groups.batch();
     view.turn_begin = begin.view();
@@ -101,7 +101,7 @@ gpu::status_record compare(device_weights<T, A> const& device, optimal_token_bas
   exact_workspace const memory{device.workspace_bytes()};
   device_status const status;
   on_stream_and_in_graph(
-      [&] { fill_bytes(device.advantage, 0xa5); },
+      [&] { device.advantage.fill(0xa5); },
       [&](cuda::stream_ref stream) { device.enqueue(options, status.get(), memory.whole(), stream); },
       [&] { CHECK(same_bits(device.advantage.host(), expected)); });
   return status.host();
@@ -134,6 +134,17 @@ TEST_SUITE("gpu/advantage/optimal_token_baseline" * doctest::skip(!has_device())
     compare_all<float, double>(16);
     compare_all<double, double>(6);
     compare_all<float, float>(6);
+  }
+
+  TEST_CASE("the same bits from arrays that are aligned to their elements alone") {
+    for (std::size_t const shift : {1, 3})
+      for (std::uint64_t seed = 1; seed <= seeds(3); ++seed) {
+        CAPTURE(shift);
+        CAPTURE(seed);
+        weights_case<float, float> const one{seed};
+        device_weights<float, float> const device{one, group_by::turn, shift};
+        CHECK(compare(device, {}, on_host(one, group_by::turn, {})).code() == status_code::ok);
+      }
   }
 
   TEST_CASE("long turns, all tokens on, all turns valid") {
@@ -211,7 +222,7 @@ TEST_SUITE("gpu/advantage/optimal_token_baseline" * doctest::skip(!has_device())
     device_weights<float, double> const device{one, group_by::turn};
     exact_workspace const memory{device.workspace_bytes()};
     side_stream const stream;
-    fill_bytes(device.advantage, 0x33);
+    device.advantage.fill(0x33);
     auto const untouched = device.advantage.host();
     auto const shorter = [](auto span) { return span.first(span.size() - 1); };
     auto const refused = [&](auto change) {

@@ -264,4 +264,13 @@ TEST_SUITE("advantage/pass_at_k") {
     }
   }
 
+  TEST_CASE("a deviation whose squares underflow, without epsilon, divides by nothing") {
+    std::vector<std::int64_t> const ids{7, 7, 7};
+    std::vector<double> const returns{0, 1e-200, 2e-200};
+    std::vector<double> advantage(3);
+    turnwise::advantage::pass_at_k<double>(turnwise::make_grouping(ids), returns, {},
+                                           {.k = 0, .scale = true, .epsilon = 0}, std::span{advantage});
+    CHECK(advantage == std::vector<double>{0, 0, 1e-200});
+  }
+
 }  // TEST_SUITE

@@ -166,4 +166,14 @@ TEST_SUITE("advantage/reinforce_plus_plus") {
     }
   }
 
+  TEST_CASE("centred returns beyond the limit are refused before anything is written") {
+    std::vector<std::int64_t> const ids{7, 7, 7};
+    std::vector<double> const returns{0x1p500, -0x1p500, -0x1p500};
+    std::vector<double> advantage{7, 7, 7};
+    CHECK_THROWS_AS(turnwise::advantage::reinforce_plus_plus<double>(turnwise::make_grouping(ids), returns, {}, {},
+                                                                     {.group_baseline = true}, std::span{advantage}),
+                    turnwise::precondition_error);
+    CHECK(advantage == std::vector<double>{7, 7, 7});
+  }
+
 }  // TEST_SUITE

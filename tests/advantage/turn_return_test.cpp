@@ -19,6 +19,7 @@ using turnwise::advantage::return_kind;
 using turnwise::advantage::turn_return;
 using turnwise::advantage::turn_return_options;
 using turnwise::advantage::unscored_policy;
+using turnwise::advantage::uses_gamma;
 using turnwise::test::bits_of;
 using turnwise::test::ragged_batch;
 
@@ -47,6 +48,12 @@ result<T> returns_of(ragged_batch<T> const& batch, turn_return_options const& op
   return out;
 }
 
+/// With gamma 1 where the kind has no use for it.
+template <typename T>
+result<T> of_kind(ragged_batch<T> const& batch, return_kind kind, double gamma, unscored_policy policy = {}) {
+  return returns_of(batch, {kind, uses_gamma(kind) ? gamma : 1.0, policy});
+}
+
 }  // namespace
 
 TEST_SUITE("advantage/turn_return") {
@@ -62,11 +69,9 @@ TEST_SUITE("advantage/turn_return") {
     CHECK(of(return_kind::max, 0.125) == std::vector<T>{1, 8, 2, 4, 3, -1, -8});  // -8 / 8 is above -2
     CHECK(of(return_kind::last, 1) == std::vector<T>{4, 4, 4, 4, 3, -8, -8});
     CHECK(of(return_kind::last, 0.5) == std::vector<T>{T{0.5}, 1, 2, 4, 3, -4, -8});
-    for (double const gamma : {0.0, 0.5, 1.0}) {
-      CHECK(of(return_kind::current, gamma) == batch.value);
-      CHECK(of(return_kind::best_so_far, gamma) == std::vector<T>{1, 8, 8, 8, 3, -2, -2});
-    }
-    for (auto const kind : every_kind) CHECK(returns_of(batch, {kind, 0.5}).reasons == flags(7, 0));
+    CHECK(of(return_kind::current, 1) == batch.value);
+    CHECK(of(return_kind::best_so_far, 1) == std::vector<T>{1, 8, 8, 8, 3, -2, -2});
+    for (auto const kind : every_kind) CHECK(of_kind(batch, kind, 0.5).reasons == flags(7, 0));
   }
 
   TEST_CASE("gamma 0 looks at no later turn") {
@@ -95,7 +100,7 @@ TEST_SUITE("advantage/turn_return") {
     auto const view = batch.view();
     for (double const gamma : {0.25, 0.4, 0.99, 1.0})
       for (auto const kind : every_kind) {
-        auto const got = returns_of(batch, {kind, gamma});
+        auto const got = of_kind(batch, kind, gamma);
         for (std::size_t j = 0; j < view.trajectories(); ++j)
           for (std::size_t s = view.first_turn(j); s < view.first_turn(j + 1); ++s) {
             double sum = 0, best = -1e300, last = 0, so_far = -1e300;
@@ -135,7 +140,7 @@ TEST_SUITE("advantage/turn_return") {
     ragged_batch<T> const middle{{{.group = 1, .id = 0, .turns = {1, 2, nan, 4}}}};
     ragged_batch<T> const end{{{.group = 1, .id = 0, .turns = {-1, 2, nan}}}};
     auto const reasons = [](ragged_batch<T> const& batch, return_kind kind, double gamma, unscored_policy policy) {
-      return returns_of(batch, {kind, gamma, policy}).reasons;
+      return of_kind(batch, kind, gamma, policy).reasons;
     };
     auto const exclude = unscored_policy::exclude, zero = unscored_policy::zero;
     for (auto const kind : {return_kind::discounted_sum, return_kind::max}) {
@@ -177,7 +182,7 @@ TEST_SUITE("advantage/turn_return") {
         ragged_batch<T> const batch{
             {{.group = 1, .id = 0, .turns = {reward, -8, reward, -4, reward}, .valid = {0, 1, 0, 1, 0}}}};
         auto const of = [&](return_kind kind) {
-          auto const got = returns_of(batch, {kind, 0.5, policy});
+          auto const got = of_kind(batch, kind, 0.5, policy);
           CHECK(got.reasons == flags{off, 0, off, 0, off});
           return got.turn_return;
         };
@@ -193,10 +198,11 @@ TEST_SUITE("advantage/turn_return") {
     std::vector<std::int64_t> const sizes{1, 2, 3, 5, 40};
     ragged_batch<T> const batch{turnwise::test::random_values<T>(random, sizes, 6)};
     for (auto const kind : every_kind) {
-      auto const apart = returns_of(batch, {kind, 0.4});
+      turn_return_options const options{kind, uses_gamma(kind) ? 0.4 : 1.0};
+      auto const apart = returns_of(batch, options);
       std::vector<T> in_place = batch.value;
       flags reasons = batch.reasons();
-      turn_return(batch.view(), in_place, {kind, 0.4}, std::span{reasons}, std::span{in_place});
+      turn_return(batch.view(), in_place, options, std::span{reasons}, std::span{in_place});
       CHECK(in_place == apart.turn_return);
       CHECK(reasons == apart.reasons);
       for (T const value : in_place) CHECK(std::isfinite(value));
@@ -242,6 +248,16 @@ TEST_SUITE("advantage/turn_return") {
         options.gamma = bad;
         refused("_return: gamma = ");
       }
+    }
+    SUBCASE("a gamma that the kind does not use") {
+      for (auto const kind : {return_kind::current, return_kind::best_so_far})
+        for (double const gamma : {0.0, 0.4, 0.999}) {
+          CHECK_THROWS_WITH_AS(
+              turn_return(batch.view(), batch.value, {kind, gamma}, std::span{reasons}, std::span{out}),
+              Contains("turn_return: gamma = "), precondition_error);
+          CHECK(reasons == flags(4, 0));
+          CHECK(out == std::vector<T>(4, T{9}));
+        }
     }
     SUBCASE("an inconsistent batch") {
       batch.offsets = {0, 5, 4};

@@ -9,6 +9,7 @@ using gpu::status_code;
 using turnwise::advantage::return_kind;
 using turnwise::advantage::turn_return_options;
 using turnwise::advantage::unscored_policy;
+using turnwise::advantage::uses_gamma;
 
 namespace {
 
@@ -64,6 +65,7 @@ TEST_SUITE("gpu/advantage/turn_return" * doctest::skip(!has_device())) {
             CAPTURE(static_cast<int>(kind));
             CAPTURE(gamma);
             CAPTURE(static_cast<int>(unscored));
+            if (!uses_gamma(kind) && gamma != 1) continue;
             turn_return_options const options{kind, gamma, unscored};
             auto const status = compare(batch, batch.value, options, on_host(batch, batch.value, options));
             CHECK(status.code() == status_code::ok);
@@ -85,7 +87,7 @@ TEST_SUITE("gpu/advantage/turn_return" * doctest::skip(!has_device())) {
     ragged_batch<double> const batch{trajectories};
     for (auto const kind : every_return)
       for (auto const unscored : {unscored_policy::exclude, unscored_policy::zero}) {
-        turn_return_options const options{kind, 0.97, unscored};
+        turn_return_options const options{kind, uses_gamma(kind) ? 0.97 : 1.0, unscored};
         CHECK(compare(batch, batch.value, options, on_host(batch, batch.value, options)).code() == status_code::ok);
       }
   }
@@ -93,7 +95,7 @@ TEST_SUITE("gpu/advantage/turn_return" * doctest::skip(!has_device())) {
   TEST_CASE_TEMPLATE("returns over their rewards", T, float, double) {
     auto const batch = random_batch<T>(4);
     for (auto const kind : every_return) {
-      turn_return_options const options{kind, 0.4};
+      turn_return_options const options{kind, uses_gamma(kind) ? 0.4 : 1.0};
       auto const expected = on_host(batch, batch.value, options);
       device_rollout const device{batch.view()};
       auto const values = on_device(batch.value);
@@ -148,8 +150,8 @@ TEST_SUITE("gpu/advantage/turn_return" * doctest::skip(!has_device())) {
     fill_bytes(out, 0x42);
     auto const untouched = out.host();
     auto const call = [&](gpu::device_span<double const> rewards, gpu::device_span<reason_flags> flags,
-                          gpu::device_span<double> returns, double gamma) {
-      gpu::advantage::turn_return(device.view(), rewards, {return_kind::max, gamma}, flags, returns, nullptr, stream);
+                          gpu::device_span<double> returns, double gamma, return_kind kind = return_kind::max) {
+      gpu::advantage::turn_return(device.view(), rewards, {kind, gamma}, flags, returns, nullptr, stream);
     };
     std::size_t const fewer = batch.turns() - 1;
     using turnwise::precondition_error;
@@ -157,6 +159,8 @@ TEST_SUITE("gpu/advantage/turn_return" * doctest::skip(!has_device())) {
     CHECK_THROWS_AS(call(reward.view(), reasons.span().first(fewer), out.span(), 1), precondition_error);
     CHECK_THROWS_AS(call(reward.view(), reasons.span(), out.span().first(fewer), 1), precondition_error);
     CHECK_THROWS_AS(call(reward.view(), reasons.span(), out.span(), 1.5), precondition_error);
+    for (auto const kind : {return_kind::current, return_kind::best_so_far})
+      CHECK_THROWS_AS(call(reward.view(), reasons.span(), out.span(), 0.4, kind), precondition_error);
     stream.wait();
     CHECK(same_bits(out.host(), untouched));
     CHECK(reasons.host() == batch.reasons());

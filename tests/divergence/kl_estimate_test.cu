@@ -44,8 +44,10 @@ gpu::rollout_view device_view(token_case const& turns) {
   return {.turns = turns.turns(), .turn_begin = turns.device_begin.view(), .turn_end = turns.device_end.view()};
 }
 
+/// Token arrays lie `shift` elements behind an aligned address.
 template <typename Current, typename Reference, typename T>
-void compare(token_case const& turns, unsigned seed, bool masked, kl_options const& options, double tolerance) {
+void compare(token_case const& turns, unsigned seed, bool masked, kl_options const& options, double tolerance,
+             std::size_t shift = 0) {
   CAPTURE(static_cast<int>(options.kind));
   CAPTURE(masked);
   auto const current = random_logprobs<Current>(seed, turns.tokens());
@@ -58,12 +60,12 @@ void compare(token_case const& turns, unsigned seed, bool masked, kl_options con
                                                            {value, slope});
   kl_sums const total = turnwise::divergence::total_kl(sums, turns.reasons);
 
-  auto const device_current = on_device(current);
-  auto const device_reference = on_device(reference);
-  auto const device_mask = on_device(mask);
+  shifted_array<Current> const device_current{current, shift};
+  shifted_array<Reference> const device_reference{reference, shift};
+  shifted_array<std::uint8_t> const device_mask{mask, shift};
   auto const reasons = on_device(turns.reasons);
   auto const start = on_device(std::vector<T>(turns.tokens(), untouched));
-  device_array<T> const device_value{turns.tokens()}, device_slope{turns.tokens()};
+  shifted_array<T> const device_value{turns.tokens(), shift}, device_slope{turns.tokens(), shift};
   device_array<kl_sums> const device_sums{turns.turns()}, device_total{1};
   device_status const status;
   std::vector<std::vector<T>> runs;
@@ -124,6 +126,16 @@ TEST_SUITE("gpu/divergence/kl_estimate" * doctest::skip(!has_device())) {
         compare<__nv_bfloat16, float, float>(turns, seed, true, options, exact ? 0 : 1e-5);
         compare<__half, double, float>(turns, seed, true, options, exact ? 0 : 2e-7);
       }
+    }
+  }
+
+  TEST_CASE("arrays that are aligned to their elements alone") {
+    token_case const turns{4, 100, 200, false};
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare<float, float, float>(turns, 4, true, {}, 1e-5, shift);
+      compare<double, double, double>(turns, 4, true, {.kind = kl_kind::k2}, 0, shift);
+      compare<__nv_bfloat16, float, float>(turns, 4, false, {.kind = kl_kind::k1}, 0, shift);
     }
   }
 

@@ -38,7 +38,8 @@ inline void returns(std::string const& shape, sample_batch<double> const& batch,
     std::vector<reason_flags> reasons(batch.turns());
     begin_reasons(batch.view(), reasons);
     std::vector<double> result(batch.turns());
-    advantage::turn_return(batch.view(), turns.reward, {.kind = kind, .gamma = 0.4}, reasons, std::span{result});
+    advantage::turn_return(batch.view(), turns.reward, {.kind = kind, .gamma = advantage::uses_gamma(kind) ? 0.4 : 1.0},
+                           reasons, std::span{result});
     all.add(result), all.add(reasons);
   }
   print(shape, "turn returns", all.value());

@@ -39,17 +39,19 @@ double worst_ratio(std::vector<W> const& a, std::vector<W> const& b) {
   return worst;
 }
 
-/// `call(weight, counts, stream)` on the device against the host's weights and counts.
+/// `call(weight, counts, stream)` on the device against the host's weights and counts; weights lie `shift` elements
+/// behind an aligned address.
 template <typename W, typename Call>
-void compare(std::vector<W> const& expected, weight_counts const& counts, double tolerance, Call call) {
-  device_array<W> const weight{expected.size()};
+void compare(std::vector<W> const& expected, weight_counts const& counts, double tolerance, Call call,
+             std::size_t shift = 0) {
+  shifted_array<W> const weight{expected.size(), shift};
   device_array<weight_counts> const device_counts{1};
   std::vector<std::vector<W>> runs;
   for (bool const counting : {true, false}) {
     int calls = 0;  // on counts that were zeroed; a graph is replayed twice
     on_stream_and_in_graph(
         [&] {
-          fill_bytes(weight, 0xa5);
+          weight.fill(0xa5);
           fill_bytes(device_counts, 0);
           ++calls;
         },
@@ -67,7 +69,7 @@ void compare(std::vector<W> const& expected, weight_counts const& counts, double
 
 template <typename Old, typename Rollout, typename W>
 void compare_tokens(unsigned seed, std::size_t count, bool masked, token_weight_options const& options,
-                    double tolerance) {
+                    double tolerance, std::size_t shift = 0) {
   CAPTURE(seed);
   CAPTURE(masked);
   auto const old_logprob = random_logprobs<Old>(seed, count);
@@ -79,13 +81,14 @@ void compare_tokens(unsigned seed, std::size_t count, bool masked, token_weight_
   std::vector<W> expected(count);
   auto const counts =
       turnwise::importance::importance_weight<Old, Rollout, W>({old_logprob, rollout_logprob, mask}, options, expected);
-  auto const device_old = on_device(old_logprob);
-  auto const device_rollout_logprob = on_device(rollout_logprob);
-  auto const device_mask = on_device(mask);
-  compare(expected, counts, tolerance, [&](gpu::device_span<W> weight, weight_counts* to, cuda::stream_ref stream) {
-    gpu::importance::importance_weight<Old, Rollout, W>(
-        {device_old.view(), device_rollout_logprob.view(), device_mask.view()}, options, weight, to, nullptr, stream);
-  });
+  shifted_array<Old> const device_old{old_logprob, shift};
+  shifted_array<Rollout> const device_rollout{rollout_logprob, shift};
+  shifted_array<std::uint8_t> const device_mask{mask, shift};
+  auto const call = [&](gpu::device_span<W> weight, weight_counts* to, cuda::stream_ref stream) {
+    gpu::importance::importance_weight<Old, Rollout, W>({device_old.view(), device_rollout.view(), device_mask.view()},
+                                                        options, weight, to, nullptr, stream);
+  };
+  compare(expected, counts, tolerance, call, shift);
 }
 
 }  // namespace
@@ -103,6 +106,15 @@ TEST_SUITE("gpu/importance/importance_weight" * doctest::skip(!has_device())) {
           }
     for (std::size_t const count : {0u, 1u, 1023u, 1024u, 1025u, 3'000'000u})
       compare_tokens<float, float, float>(9, count, true, {}, 0x1p-22);
+  }
+
+  TEST_CASE("tokens in arrays that are aligned to their elements alone") {
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare_tokens<float, float, float>(4, 30011, true, {}, 0x1p-22, shift);
+      compare_tokens<double, float, double>(5, 30011, false, {}, 0x1p-51, shift);
+      compare_tokens<float, __nv_bfloat16, double>(6, 5000, true, {}, 0x1p-22, shift);
+    }
   }
 
   TEST_CASE("turns and trajectories: the host's weights within 2 ulp, its counts exactly") {

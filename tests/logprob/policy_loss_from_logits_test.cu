@@ -95,10 +95,65 @@ loss_result<T> run(loss_batch<T> const& batch, Policy const& policy, loss_option
   stream.wait();
   loss_result<T> result{{}, out.logprob.host(), out.entropy.host(), record.host()[0]};
   auto const host = target.memory.host();
-  for (std::size_t row = 0; row < rows; ++row)
-    for (std::size_t i = 0; i < vocabulary; ++i)
-      result.gradient.push_back(host[target.shift + target.layout.offset(row) + i]);
+  std::vector<T> between;
+  for (std::size_t row = 0; row < rows; ++row) {
+    auto const begin = host.begin() + static_cast<std::ptrdiff_t>(target.shift + target.layout.offset(row));
+    auto const end = begin + static_cast<std::ptrdiff_t>(vocabulary);
+    result.gradient.insert(result.gradient.end(), begin, end);
+    if (row + 1 < rows) between.insert(between.end(), end, end + static_cast<std::ptrdiff_t>(gap));
+  }
+  if (!in_place) {  // stays as it was
+    std::vector<unsigned char> const before(between.size() * sizeof(T), 0x7b);
+    CHECK((before.empty() || std::memcmp(between.data(), before.data(), before.size()) == 0));
+  }
   return result;
+}
+
+/// Rows of a batch, row i as row which[i] of `from`.
+template <typename T>
+loss_batch<T> repeated(loss_batch<T> const& from, std::vector<std::size_t> const& which) {
+  loss_batch<T> batch{0, from.vocabulary};
+  batch.rows = which.size();
+  batch.values.reserve(batch.rows * batch.vocabulary);
+  for (std::size_t const r : which) {
+    auto const begin = from.values.begin() + static_cast<std::ptrdiff_t>(r * from.vocabulary);
+    batch.values.insert(batch.values.end(), begin, begin + static_cast<std::ptrdiff_t>(from.vocabulary));
+    batch.ids.push_back(from.ids[r]);
+    batch.old_logprob.push_back(from.old_logprob[r]);
+    batch.advantage.push_back(from.advantage[r]);
+    batch.scale.push_back(from.scale[r]);
+    batch.reference.push_back(from.reference[r]);
+    batch.weight.push_back(from.weight[r]);
+    batch.mask.push_back(from.mask[r]);
+  }
+  return batch;
+}
+
+/// Rows in the loss, outside it, masked and bad, in any order: each gets what the row got alone.
+template <typename T>
+void check_rows(std::size_t rows, std::size_t vocabulary) {
+  CAPTURE(vocabulary);
+  loss_batch<T> some{6, vocabulary};
+  some.scale = {0.5f, 0, 0.75f, 1, 0.25f, 1};
+  some.mask = {1, 1, 1, 0, 1, 1};
+  for (std::size_t const bad : {1u, 3u, 4u}) some.values[bad * vocabulary + 5] = static_cast<T>(std::nanf(""));
+  std::vector<loss_result<T>> alone;
+  for (std::size_t r = 0; r < 6; ++r)
+    alone.push_back(run(repeated(some, {r}), turnwise::loss::ppo_clip{}, with_all, true));
+  std::mt19937 generator{7};
+  std::vector<std::size_t> which;
+  for (std::size_t i = 0; i < rows; ++i) which.push_back(generator() % 6);
+  auto const got = run(repeated(some, which), turnwise::loss::ppo_clip{}, with_all, true, 0, 0, true);
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < rows; ++i) {
+    auto const& expected = alone[which[i]];
+    bool const same =
+        std::memcmp(got.gradient.data() + i * vocabulary, expected.gradient.data(), vocabulary * sizeof(T)) == 0 &&
+        std::memcmp(&got.logprob[i], expected.logprob.data(), sizeof(float)) == 0 &&
+        std::memcmp(&got.entropy[i], expected.entropy.data(), sizeof(float)) == 0;
+    wrong += same ? 0 : 1;
+  }
+  CHECK(wrong == 0);
 }
 
 bool near(double a, double b, double absolute, double relative) {
@@ -182,6 +237,34 @@ TEST_SUITE("gpu/logprob/policy_loss_from_logits" * doctest::skip(!has_device()))
     one.reference = {batch.reference[at]}, one.weight = {batch.weight[at]};
     auto const alone = run(one, policy, with_all, true);
     CHECK(same_bits(alone.gradient, {first.gradient.begin() + at * 130, first.gradient.begin() + (at + 1) * 130}));
+  }
+
+  TEST_CASE("one block and clusters of any size give the same bits; rows that end within a vector") {
+    struct shape {
+      std::size_t vocabulary, gap;
+    };
+    // Rows of the first run begin at vectors, those of the second, which a block works on, do not.
+    auto const check = []<typename T>(T, shape const& one) {
+      CAPTURE(one.vocabulary);
+      loss_batch<T> const batch{3, one.vocabulary};
+      auto const clusters = run(batch, turnwise::loss::ppo_clip{}, with_all, true, 0, one.gap);
+      auto const block = run(batch, turnwise::loss::ppo_clip{}, with_all, true, 1, one.gap);
+      CHECK(same_bits(clusters.gradient, block.gradient));
+      CHECK(same_bits(clusters.logprob, block.logprob));
+      CHECK(same_bits(clusters.entropy, block.entropy));
+      CHECK(clusters.record == block.record);
+    };
+    for (shape const one : {shape{1, 7}, shape{7, 1}, shape{8, 0}, shape{31, 1}, shape{2053, 3}, shape{20000, 0},
+                            shape{50257, 7}, shape{90003, 5}, shape{151936, 0}, shape{151941, 3}})
+      check(__nv_bfloat16{}, one);
+    for (shape const one : {shape{5, 3}, shape{25001, 3}, shape{128256, 0}}) check(float{}, one);
+    check(__half{}, shape{32001, 7});
+  }
+
+  TEST_CASE("each row by itself, in any order, through all sizes of a cluster") {
+    for (std::size_t const vocabulary : {8u, 4096u, 40000u, 100000u, 151936u})
+      check_rows<__nv_bfloat16>(40, vocabulary);
+    check_rows<float>(20, 50260);
   }
 
   TEST_CASE("rows outside the loss are not read and get 0; bad rows are counted and set the status") {
@@ -276,3 +359,13 @@ TEST_SUITE("gpu/logprob/policy_loss_from_logits" * doctest::skip(!has_device()))
   }
 
 }  // TEST_SUITE
+
+TEST_SUITE("gpu/logprob/policy_loss_from_logits/large_batch" * doctest::skip(!has_device())) {
+  TEST_CASE("more rows than clusters at a time") {
+    check_rows<__nv_bfloat16>(1600, 20000);
+    check_rows<__nv_bfloat16>(800, 40000);
+    check_rows<__nv_bfloat16>(400, 100000);
+    check_rows<__nv_bfloat16>(300, 151936);
+    check_rows<float>(100, 262144);
+  }
+}

@@ -82,9 +82,10 @@ void compare(std::size_t vocabulary, double temperature, std::size_t shift, std:
     for (std::size_t i = 0; i < vocabulary; ++i) {
       double const logp = p[i] > 0 ? std::log(p[i]) : 0;
       double const expected = (g * ((i == id) - p[i]) - h * p[i] * (logp + truth.entropy)) / temperature;
-      double const scale = std::abs(g) + std::abs(h) * (truth.entropy - logp);
-      double const allowed = (2e-6 * (1 - logp) * p[i] * scale + (i == id) * 1e-7 * std::abs(g)) / temperature +
-                             rounding<T> * 1.01 * std::abs(expected) + 1e-7 * (sizeof(T) == 2) + 1e-37;
+      double const tiny = 0x1p-126 * (std::abs(g) + std::abs(h) * (truth.entropy + 88));  // of probabilities lost
+      double const near = 5e-6 * (1 - logp) * p[i] * (std::abs(g) + std::abs(h) * (1 + truth.entropy - logp));
+      double const allowed = (near + tiny + (i == id) * 2e-7 * std::abs(g)) / temperature +
+                             rounding<T> * 1.01 * std::abs(expected) + 1e-7 * (sizeof(T) == 2) + 0x1p-149;
       worst = std::max(
           worst, std::abs(static_cast<double>(static_cast<float>(got[row * vocabulary + i])) - expected) / allowed);
     }

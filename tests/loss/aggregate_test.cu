@@ -158,6 +158,7 @@ TEST_SUITE("gpu/loss/aggregate" * doctest::skip(!has_device())) {
     device_array<loss_counts> const total{1};
     device_array<double> const scale{2};
     exact_workspace const memory{gpu::loss::aggregate_workspace_bytes(1)};
+    CHECK(gpu::loss::count_for_loss_workspace_bytes(1) == gpu::loss::aggregate_workspace_bytes(1));
     side_stream const stream;
     using turnwise::precondition_error;
     auto const throws = [&](auto of_tokens, auto of_reasons, auto totals, auto scales, gpu::workspace scratch,

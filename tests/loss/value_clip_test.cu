@@ -17,8 +17,10 @@ gpu::rollout_view device_view(token_case const& turns) {
   return {.turns = turns.turns(), .turn_begin = turns.device_begin.view(), .turn_end = turns.device_end.view()};
 }
 
+/// Token arrays lie `shift` elements behind an aligned address.
 template <typename T>
-void compare(token_case const& turns, unsigned seed, bool masked, value_clip_options const& options) {
+void compare(token_case const& turns, unsigned seed, bool masked, value_clip_options const& options,
+             std::size_t shift = 0) {
   CAPTURE(masked);
   CAPTURE(options.clip);
   auto const value = random_logprobs<T>(seed, turns.tokens());
@@ -32,19 +34,17 @@ void compare(token_case const& turns, unsigned seed, bool masked, value_clip_opt
   auto const expected =
       turnwise::loss::value_clip<T>(turns.view(), {value, old_value, target, mask}, options, scale, gradient);
 
-  auto const device_value = on_device(value);
-  auto const device_old = on_device(old_value);
-  auto const device_target = on_device(target);
-  auto const device_mask = on_device(mask);
-  auto const device_scale = on_device(scale);
-  device_array<T> const device_gradient{turns.tokens()};
+  shifted_array<T> const device_value{value, shift}, device_old{old_value, shift}, device_target{target, shift};
+  shifted_array<std::uint8_t> const device_mask{mask, shift};
+  shifted_array<double> const device_scale{scale, shift};
+  shifted_array<T> const device_gradient{turns.tokens(), shift};
   device_array<value_record> const record{1};
   exact_workspace const memory{gpu::loss::value_clip_workspace_bytes(turns.turns())};
   device_status const status;
   std::vector<value_record> runs;
   on_stream_and_in_graph(
       [&] {
-        fill_bytes(device_gradient, 0xa5);
+        device_gradient.fill(0xa5);
         fill_bytes(record, 0xa5);
       },
       [&](cuda::stream_ref stream) {
@@ -79,6 +79,14 @@ TEST_SUITE("gpu/loss/value_clip" * doctest::skip(!has_device())) {
     }
     compare<T>(token_case{7, 1, 60000, false}, 7, true, {});
     compare<T>(token_case{8, 0, 3, false}, 8, true, {});
+  }
+
+  TEST_CASE_TEMPLATE("arrays that are aligned to their elements alone", T, float, double) {
+    token_case const turns{5, 100, 150, true};
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare<T>(turns, 5, true, {}, shift);
+    }
   }
 
   TEST_CASE("bad ranges and scales are reported, and leave their turn out") {

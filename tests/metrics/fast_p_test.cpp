@@ -6,6 +6,7 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -112,6 +113,35 @@ TEST_SUITE("metrics/fast_p") {
     CHECK(out == std::vector<group_estimate>(2, {-7, -7, true}));
   }
 
+  TEST_CASE("at k against every subset: the share of the sets of k samples with a fast kernel among them") {
+    // Each sample is wrong, correct and slow, or correct and fast: all 3^n batches of n samples.
+    sample_turn const kinds[]{wrong(9), kernel(1), kernel(2)};
+    for (int n = 1, batches = 3; n <= 5; ++n, batches *= 3)
+      for (int code = 0; code < batches; ++code) {
+        std::vector<sample_turn> turns;
+        unsigned fast_ones = 0;
+        for (int i = 0, rest = code; i < n; ++i, rest /= 3) {
+          turns.push_back(kinds[rest % 3]);
+          if (rest % 3 == 2) fast_ones |= 1u << i;
+        }
+        auto const batch = samples(turns);
+        for (int k = 1; k <= n; ++k) {
+          int sets = 0, hits = 0;
+          for (unsigned set = 0; set < 1u << n; ++set) {
+            if (std::popcount(set) != k) continue;
+            ++sets;
+            hits += (set & fast_ones) != 0;
+          }
+          CAPTURE(n);
+          CAPTURE(code);
+          CAPTURE(k);
+          group_mean const got = fast(batch, {.k = k});
+          REQUIRE(got.groups == 1);
+          REQUIRE(std::abs(got.mean - static_cast<double>(hits) / sets) <= 0x1p-52);
+        }
+      }
+  }
+
   TEST_CASE("unscored and invalid turns do not count; rejected ones do") {
     auto off = kernel(infinity);
     off.valid = false;
@@ -186,6 +216,7 @@ TEST_SUITE("metrics/fast_p") {
     CHECK_THROWS_AS(fast(one, {.threshold = infinity}), precondition_error);
     CHECK_THROWS_AS(fast(one, {.k = 0}), precondition_error);
     CHECK_THROWS_AS(fast(one, {.turn_limit = 0}), precondition_error);
+    CHECK_THROWS_AS(fast(one, {.turns = turn_choice::last, .turn_index = 1}), precondition_error);
     CHECK_THROWS_AS(fast(one, {}, {0}), precondition_error);
     CHECK_THROWS_WITH_AS(fast(samples({wrong(infinity), kernel(infinity)}), {}),
                          "fast_p: speedup[1] = inf is infinite or beyond the magnitude limit", precondition_error);

@@ -81,6 +81,20 @@ TEST_SUITE("metrics/length_statistics") {
     CHECK(r.trajectory_truncation_rate() == 0.5);
   }
 
+  TEST_CASE("LA-12: cut means at the configured cap, not as long as the longest row") {
+    std::int64_t const cap = 8, width = 7;
+    lengths const batch{{{5}, {7}, {3}}, width};
+    bytes at_cap;
+    for (std::size_t s = 0; s < batch.begin.size(); ++s) at_cap.push_back(batch.end[s] - batch.begin[s] >= cap);
+    for (bytes const& cut : {at_cap, bytes{}}) {  // the row of the whole width is not taken for cut
+      auto const r = measured(batch, cut);
+      CHECK(r.turn_truncation_rate() == 0);
+      CHECK(r.trajectory_truncation_rate() == 0);
+    }
+    // Who asks for the width instead gets 1/3: the flags decide.
+    CHECK(measured(batch, {0, 1, 0}).turn_truncation_rate() == 1.0 / 3);
+  }
+
   TEST_CASE("truncation by turn, by trajectory, by both") {
     lengths const batch{{{3, 5}, {10}, {1, 0, 7, 2}}};
     auto r = measured(batch, {0, 1, 0, 1, 0, 0, 1});

@@ -14,7 +14,8 @@ using turnwise::metrics::short_turn_policy;
 
 namespace {
 
-/// A batch whose turns have a few tokens of a small vocabulary, on both sides.
+/// A batch whose turns have a few tokens of a small vocabulary, on both sides; on the device arrays lie `shift`
+/// elements behind an aligned address.
 template <typename Token>
 struct opening_case {
   ragged_batch<double> batch;
@@ -23,23 +24,23 @@ struct opening_case {
   std::vector<std::uint8_t> mask;
   std::vector<reason_flags> reasons;
   device_rollout device;
-  device_array<std::int64_t> device_begin, device_end;
-  device_array<Token> device_tokens;
-  device_array<std::uint8_t> device_mask;
-  device_array<reason_flags> device_reasons;
-  device_array<opening> flags;
+  shifted_array<std::int64_t> device_begin, device_end;
+  shifted_array<Token> device_tokens;
+  shifted_array<std::uint8_t> device_mask;
+  shifted_array<reason_flags> device_reasons;
+  shifted_array<opening> flags;
   device_array<opening_record> out{1};
 
-  explicit opening_case(std::uint64_t seed)
+  explicit opening_case(std::uint64_t seed, std::size_t shift = 0)
       : batch(random_batch<double>(seed)),
         reasons(fill(seed)),
         device(batch.view()),
-        device_begin(std::span<std::int64_t const>{begin}),
-        device_end(std::span<std::int64_t const>{end}),
-        device_tokens(std::span<Token const>{tokens}),
-        device_mask(std::span<std::uint8_t const>{mask}),
-        device_reasons(std::span<reason_flags const>{reasons}),
-        flags(batch.turns()) {}
+        device_begin(begin, shift),
+        device_end(end, shift),
+        device_tokens(tokens, shift),
+        device_mask(mask, shift),
+        device_reasons(reasons, shift),
+        flags(batch.turns(), shift) {}
 
   [[nodiscard]] turnwise::rollout_view host_view() const {
     auto view = batch.view();
@@ -64,7 +65,7 @@ struct opening_case {
     device_status const status;
     on_stream_and_in_graph(
         [&] {
-          fill_bytes(flags, 0xa5);
+          flags.fill(0xa5);
           fill_bytes(out, 0xa5);
         },
         [&](cuda::stream_ref stream) {
@@ -115,6 +116,14 @@ TEST_SUITE("gpu/metrics/opening_deviation" * doctest::skip(!has_device())) {
           one.compare(prefix, policy, false, true, false);
           one.compare(prefix, policy, true, false, true);
         }
+    }
+  }
+
+  TEST_CASE_TEMPLATE("arrays that are aligned to their elements alone", Token, std::int32_t, std::int64_t) {
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      opening_case<Token> const one{4, shift};
+      one.compare({10, 11}, short_turn_policy::deviates, true, true, true);
     }
   }
 
@@ -171,7 +180,7 @@ TEST_SUITE("gpu/metrics/opening_deviation" * doctest::skip(!has_device())) {
     CHECK(one.out.host()[0] == opening_record{});
 
     std::size_t const turns = one.begin.size();
-    fill_bytes(one.flags, 0x42);
+    one.flags.fill(0x42);
     auto const untouched = one.flags.host();
     auto const call = [&](gpu::rollout_view const& view, std::size_t mask, std::size_t prefix_length,
                           std::size_t reasons, std::size_t flags, std::size_t out) {

@@ -42,30 +42,30 @@ struct problem_case {
   }
 };
 
-/// The same in device memory, and what a step over it needs.
+/// The same in device memory, `shift` elements behind aligned addresses, and what a step over it needs.
 struct device_call {
   std::size_t turns, tokens;
   group_by by;
   device_step step, attempts;
   exact_workspace group_memory, attempt_memory, plan_memory, memory;
-  device_array<std::int64_t> group;
-  device_array<std::uint8_t> invalid_module;
+  shifted_array<std::int64_t> group;
+  shifted_array<std::uint8_t> invalid_module;
   gpu::recipe::step_inputs<float, float, float> inputs;
   device_status status;
 
-  device_call(problem_case const& one, group_by kind)
+  device_call(problem_case const& one, group_by kind, std::size_t shift = 0)
       : turns(one.proposals.begin.size()),
         tokens(one.proposals.old_logprob.size()),
         by(kind),
-        step(one.proposals),
-        attempts(one.attempts),
+        step(one.proposals, shift),
+        attempts(one.attempts, shift),
         group_memory(gpu::grouping_workspace_bytes(turns, one.proposals.group.size(), by)),
         attempt_memory(
             gpu::grouping_workspace_bytes(one.attempts.begin.size(), one.attempts.group.size(), group_by::group)),
         plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::kernel_zero_proposer_workspace_bytes(turns, tokens)),
-        group(on_device(one.group)),
-        invalid_module(on_device(one.invalid_module)),
+        group(one.group, shift),
+        invalid_module(one.invalid_module, shift),
         inputs(step.inputs()) {}
 
   void enqueue(gpu::recipe::step_outputs const& out, kernel_zero_proposer_options const& options,
@@ -83,7 +83,7 @@ struct device_call {
 };
 
 void compare(problem_case const& one, kernel_zero_proposer_options const& options,
-             std::vector<double> const& given_reward = {}) {
+             std::vector<double> const& given_reward = {}, std::size_t shift = 0) {
   std::size_t const turns = one.proposals.begin.size();
   std::size_t const tokens = one.proposals.old_logprob.size();
   host_outputs expected{turns, tokens};
@@ -91,10 +91,10 @@ void compare(problem_case const& one, kernel_zero_proposer_options const& option
   host_inputs.given_reward = given_reward;
   turnwise::recipe::kernel_zero_proposer(one.proposals.view(), host_inputs, one.results(), options, key,
                                          expected.spans());
-  device_call device{one, options.groups};
-  auto const device_reward = on_device(given_reward);
+  device_call device{one, options.groups, shift};
+  shifted_array<double> const device_reward{given_reward, shift};
   device.inputs.given_reward = device_reward.view();
-  device_outputs const out{turns, tokens};
+  device_outputs const out{turns, tokens, shift};
   on_stream_and_in_graph(
       [&] { out.clear(); },
       [&](cuda::stream_ref stream) { device.enqueue(out.spans(), options, device.memory.whole(), stream, turns); },
@@ -130,6 +130,17 @@ TEST_SUITE("gpu/recipe/kernel_zero_proposer" * doctest::skip(!has_device())) {
       for (std::size_t s = 0; s < given.size(); s += 3) given[s] = s % 2 == 0 ? -1 : turnwise::test::nan_value;
       compare(one, options_of(seed), given);
     }
+  }
+
+  TEST_CASE("the same bits from arrays that are aligned to their elements alone") {
+    for (std::size_t const shift : {1, 3})
+      for (unsigned seed = 0; seed < seeds(6); ++seed) {
+        CAPTURE(shift);
+        CAPTURE(seed);
+        problem_case const one{seed};
+        compare(one, options_of(seed), {}, shift);
+        compare(one, options_of(seed), std::vector<double>(one.proposals.begin.size(), 0.25), shift);
+      }
   }
 
   TEST_CASE("without an evaluation of the proposals") {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr turnwise::draw_key key{5, 11};
 
-/// A batch in device memory, and what a step over it needs.
+/// A batch in device memory, `shift` elements behind aligned addresses, and what a step over it needs.
 struct device_call {
   std::size_t turns, tokens;
   group_by by;
@@ -30,11 +30,11 @@ struct device_call {
   gpu::recipe::step_inputs<float, float, float> inputs;
   device_status status;
 
-  device_call(step_case const& one, group_by kind)
+  device_call(step_case const& one, group_by kind, std::size_t shift = 0)
       : turns(one.begin.size()),
         tokens(one.old_logprob.size()),
         by(kind),
-        step(one),
+        step(one, shift),
         group_memory(gpu::grouping_workspace_bytes(turns, one.group.size(), by)),
         plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::kernel_zero_workspace_bytes(turns, tokens)),
@@ -48,7 +48,8 @@ struct device_call {
   }
 };
 
-void compare(step_case const& one, kernel_zero_options const& options, std::vector<double> const& given_reward = {}) {
+void compare(step_case const& one, kernel_zero_options const& options, std::vector<double> const& given_reward = {},
+             std::size_t shift = 0) {
   std::size_t const turns = one.begin.size();
   std::size_t const tokens = one.old_logprob.size();
   host_outputs expected{turns, tokens};
@@ -56,10 +57,10 @@ void compare(step_case const& one, kernel_zero_options const& options, std::vect
   host_inputs.given_reward = given_reward;
   turnwise::recipe::kernel_zero(one.view(), host_inputs, options, key, expected.spans());
 
-  device_call device{one, options.groups};
-  auto const device_reward = on_device(given_reward);
+  device_call device{one, options.groups, shift};
+  shifted_array<double> const device_reward{given_reward, shift};
   device.inputs.given_reward = device_reward.view();
-  device_outputs const out{turns, tokens};
+  device_outputs const out{turns, tokens, shift};
   on_stream_and_in_graph(
       [&] { out.clear(); },
       [&](cuda::stream_ref stream) { device.enqueue(out.spans(), options, device.memory.whole(), stream); },
@@ -129,6 +130,19 @@ TEST_SUITE("gpu/recipe/kernel_zero" * doctest::skip(!has_device())) {
       CAPTURE(seed);
       step_case const one{seed, seed % 3 == 0 ? 300 : 12, seed % 5 == 0 ? 3000.0 : 60.0};
       compare(one, options_of(seed));
+    }
+  }
+
+  TEST_CASE("the same bits from arrays that are aligned to their elements alone") {
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare(step_case{turnwise::test::load_batch("stress")}, with_filters(group_by::turn), {}, shift);
+      for (unsigned seed = 0; seed < seeds(6); ++seed) {
+        CAPTURE(seed);
+        step_case const one{seed, 12, 60};
+        compare(one, options_of(seed), {}, shift);
+        compare(one, options_of(seed), std::vector<double>(one.begin.size(), 0.5), shift);
+      }
     }
   }
 

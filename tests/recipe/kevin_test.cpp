@@ -129,7 +129,7 @@ TEST_SUITE("recipe/kevin") {
   TEST_CASE("the kind of return is an option") {
     kevin_options options;
     auto const of = [&](return_kind kind) {
-      options.turn_return.kind = kind;
+      options.turn_return = {kind, advantage::uses_gamma(kind) ? 0.4 : 1.0};
       return run(two_trajectories(), options).turn_return;
     };
     check_close(of(return_kind::max), {0.8, 2, 1, 3});
@@ -223,8 +223,7 @@ TEST_SUITE("recipe/kevin") {
     CHECK(run(batch, options).reasons == flags{reason::unscored_future, reason::unscored, 0, 0});
     options.turn_return.unscored = advantage::unscored_policy::zero;
     CHECK(run(batch, options).reasons == flags{0, reason::unscored, 0, 0});
-    options.turn_return.kind = return_kind::current;
-    options.turn_return.unscored = advantage::unscored_policy::exclude;
+    options.turn_return = {return_kind::current, 1.0, advantage::unscored_policy::exclude};
     CHECK(run(batch, options).reasons == flags{0, reason::unscored, 0, 0});
     options.turn_return.unscored = advantage::unscored_policy::error;
     CHECK_THROWS_AS(run(batch, options), precondition_error);
@@ -295,7 +294,7 @@ TEST_SUITE("recipe/kevin") {
     auto const trajectories = test::random_trajectories(41, 40, 6, 40);
     for (auto const kind : {return_kind::discounted_sum, return_kind::max, return_kind::best_so_far}) {
       kevin_options options;
-      options.turn_return.kind = kind;
+      options.turn_return = {kind, advantage::uses_gamma(kind) ? 0.4 : 1.0};
       options.filters.token_veto.emplace();
       sample_batch<float> const batch{trajectories};
       auto const whole = run(batch, options);

@@ -21,7 +21,7 @@ namespace {
 
 constexpr turnwise::draw_key key{5, 11};
 
-/// A batch in device memory, and what a step over it needs.
+/// A batch in device memory, `shift` elements behind aligned addresses, and what a step over it needs.
 struct device_call {
   std::size_t turns, tokens;
   device_step step;
@@ -29,10 +29,10 @@ struct device_call {
   gpu::recipe::step_inputs<float, float, float> inputs;
   device_status status;
 
-  explicit device_call(step_case const& one)
+  explicit device_call(step_case const& one, std::size_t shift = 0)
       : turns(one.begin.size()),
         tokens(one.old_logprob.size()),
-        step(one),
+        step(one, shift),
         group_memory(gpu::grouping_workspace_bytes(turns, one.group.size(), group_by::group)),
         plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::kevin_workspace_bytes(turns, tokens)),
@@ -46,7 +46,8 @@ struct device_call {
   }
 };
 
-void compare(step_case const& one, kevin_options const& options, std::vector<double> const& given_reward = {}) {
+void compare(step_case const& one, kevin_options const& options, std::vector<double> const& given_reward = {},
+             std::size_t shift = 0) {
   std::size_t const turns = one.begin.size();
   std::size_t const tokens = one.old_logprob.size();
   host_outputs expected{turns, tokens};
@@ -54,10 +55,10 @@ void compare(step_case const& one, kevin_options const& options, std::vector<dou
   host_inputs.given_reward = given_reward;
   turnwise::recipe::kevin(one.view(), host_inputs, options, key, expected.spans());
 
-  device_call device{one};
-  auto const device_reward = on_device(given_reward);
+  device_call device{one, shift};
+  shifted_array<double> const device_reward{given_reward, shift};
   device.inputs.given_reward = device_reward.view();
-  device_outputs const out{turns, tokens};
+  device_outputs const out{turns, tokens, shift};
   on_stream_and_in_graph(
       [&] { out.clear(); },
       [&](cuda::stream_ref stream) { device.enqueue(out.spans(), options, device.memory.whole(), stream); },
@@ -80,7 +81,7 @@ kevin_options options_of(unsigned seed) {
                                 return_kind::best_so_far};
   auto options = seed % 4 < 2 ? kevin_options{} : with_filters();
   options.turn_return.kind = kinds[seed % 5];
-  options.turn_return.gamma = seed % 7 == 0 ? 0.0 : seed % 7 == 1 ? 1.0 : 0.4;
+  options.turn_return.gamma = seed % 7 == 1 || seed % 5 >= 3 ? 1.0 : seed % 7 == 0 ? 0.0 : 0.4;
   options.turn_return.unscored = seed % 6 < 3 ? unscored_policy::exclude : unscored_policy::zero;
   if (seed % 3 == 0) options.reward = {0.5, 0.7, 2.0, 0.5, -0.3};
   options.advantage.scale = seed % 5 != 1;
@@ -109,6 +110,19 @@ TEST_SUITE("gpu/recipe/kevin" * doctest::skip(!has_device())) {
       CAPTURE(seed);
       step_case const one{seed, seed % 3 == 0 ? 300 : 12, seed % 5 == 0 ? 3000.0 : 60.0};
       compare(one, options_of(seed));
+    }
+  }
+
+  TEST_CASE("the same bits from arrays that are aligned to their elements alone") {
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare(step_case{turnwise::test::load_batch("stress")}, with_filters(), {}, shift);
+      for (unsigned seed = 0; seed < seeds(6); ++seed) {
+        CAPTURE(seed);
+        step_case const one{seed, 12, 60};
+        compare(one, options_of(seed), {}, shift);
+        compare(one, options_of(seed), std::vector<double>(one.begin.size(), 0.5), shift);
+      }
     }
   }
 

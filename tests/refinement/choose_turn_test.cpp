@@ -109,6 +109,8 @@ TEST_SUITE("refinement/choose_turn") {
     CHECK_THROWS_AS(call({1, 2, 3}, {0, 0}, {}, 2), precondition_error);
     CHECK_THROWS_AS(call({1, 2, 3}, {}, {}, 1), precondition_error);
     CHECK_THROWS_AS(call({1, 2, 3}, {}, {.turn_limit = 0}, 2), precondition_error);
+    for (auto const choice : {turn_choice::best, turn_choice::last})
+      CHECK_THROWS_AS(call({1, 2, 3}, {}, {.choice = choice, .turn_index = 1}, 2), precondition_error);
     CHECK_THROWS_WITH_AS(call({1, 2, infinity}, {}, {}, 2),
                          "choose_turn: score[2] = inf is infinite or beyond the magnitude limit", precondition_error);
     CHECK_THROWS_AS(call({1, -1e200, 3}, {}, {}, 2), precondition_error);

@@ -156,6 +156,23 @@ TEST_SUITE("rejection/divergence_limit") {
       }
   }
 
+  TEST_CASE("k1 has a direction: verl's bounds [a, b] on exp(k1) act on rollout / old, not on old / rollout") {
+    double const low = rejection::log_of_option(0.5), high = rejection::log_of_option(1.001);
+    for (auto const aggregate : {token_aggregate::sum, token_aggregate::mean})
+      for (scope const level : {scope::turn, scope::trajectory}) {
+        divergence_limit_options const options{divergence_estimate::k1, aggregate, level, low, high};
+        // k1 = -d: 0.5 in excess of the sampler is within [-0.69, 0.001], as much short of it is not.
+        CHECK(one_turn({0.5}, options) == flags{0});
+        CHECK(one_turn({-0.5}, options) == flags{out});
+        CHECK(one_turn({0.7}, options) == flags{out});
+        CHECK(one_turn({-0.0005}, options) == flags{0});
+        CHECK(one_turn({-0.002}, options) == flags{out});
+        CHECK(one_turn({0.002}, options) == flags{0});
+      }
+  }
+
+  // The bounds on k1 are so near to symmetric about 0 that its masks here are the same for d and for -d; the direction
+  // is the case above.
   TEST_CASE("the published keep masks of verl, of every estimate and aggregate") {
     struct mask {
       char const* name;

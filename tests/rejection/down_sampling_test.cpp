@@ -221,4 +221,13 @@ TEST_SUITE("rejection/down_sampling") {
     CHECK(reasons == flags(3));
   }
 
+  TEST_CASE("a grouping of another batch with as many turns is refused") {
+    std::vector<std::int64_t> const offsets{0, 4}, one{0};
+    turnwise::rollout_view const batch{.trajectory_offsets = offsets, .group_id = one, .trajectory_id = one};
+    std::vector<std::int64_t> const ids{0, 0, 0, 0};
+    std::vector<turnwise::reason_flags> reasons(4);
+    CHECK_THROWS_AS(turnwise::rejection::down_sampling(batch, turnwise::make_grouping(ids), {}, {1, 2}, reasons),
+                    turnwise::precondition_error);
+  }
+
 }  // TEST_SUITE

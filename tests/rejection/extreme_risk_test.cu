@@ -9,12 +9,13 @@ using namespace support;
 
 namespace {
 
+/// Arrays lie `shift` elements behind an aligned address.
 template <typename T, typename P>
-void compare(token_case const& batch) {
+void compare(token_case const& batch, std::size_t shift = 0) {
   auto const logprob = random_logprobs<P>(5, batch.tokens());
   auto const advantage = random_logprobs<T>(6, batch.turns(), 10);  // mostly negative
-  auto const device_logprob = on_device(logprob);
-  auto const device_advantage = on_device(advantage);
+  shifted_array<P> const device_logprob{logprob, shift};
+  shifted_array<T> const device_advantage{advantage, shift};
   for (double const threshold : {0.0, 0.2, 0.4, 1.0})
     same_token_mask(
         batch.mask,
@@ -25,7 +26,8 @@ void compare(token_case const& batch) {
         [&](gpu::device_span<std::uint8_t> keep, cuda::stream_ref stream) {
           gpu::rejection::extreme_risk(batch.plan, device_advantage.view(), device_logprob.view(),
                                        {.threshold = threshold}, keep, stream);
-        });
+        },
+        shift);
 }
 
 }  // namespace
@@ -42,6 +44,15 @@ TEST_SUITE("gpu/rejection/extreme_risk" * doctest::skip(!has_device())) {
     compare<double, double>(batch);
     compare<float, __half>(batch);
     compare<float, float>(token_case{1, 0, 1, false});
+  }
+
+  TEST_CASE("arrays that are aligned to their elements alone") {
+    token_case const batch{7, 300, 40, true};
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare<float, float>(batch, shift);
+      compare<double, __nv_bfloat16>(batch, shift);
+    }
   }
 
   TEST_CASE("wrong sizes and a bad threshold throw and nothing is written") {

@@ -125,4 +125,13 @@ TEST_SUITE("rejection/group_accuracy") {
     CHECK(reasons == flags{0, 0});
   }
 
+  TEST_CASE("outcomes that all equal a bound are inside it") {
+    std::vector<std::int64_t> const ids(10, 7);
+    std::vector<double> const outcome(10, 0.1);  // their sum over 10 is less than 0.1
+    std::vector<turnwise::reason_flags> reasons(10);
+    turnwise::rejection::group_accuracy(turnwise::make_grouping(ids), std::span<double const>{outcome}, {.low = 0.1},
+                                        std::span{reasons});
+    CHECK(reasons == std::vector<turnwise::reason_flags>(10));
+  }
+
 }  // TEST_SUITE

@@ -11,8 +11,9 @@ using turnwise::rejection::token_measure;
 
 namespace {
 
+/// All arrays lie `shift` elements behind an aligned address.
 template <typename Old, typename Rollout>
-void compare(std::size_t tokens, bool masked) {
+void compare(std::size_t tokens, bool masked, std::size_t shift = 0) {
   auto const old_logprob = random_logprobs<Old>(1, tokens);
   auto const rollout_logprob = random_logprobs<Rollout>(2, tokens);
   integers random{tokens};
@@ -21,9 +22,9 @@ void compare(std::size_t tokens, bool masked) {
     mask.push_back(random.below(5) != 0);
     before.push_back(static_cast<std::uint8_t>(random.below(4)));
   }
-  auto const device_old = on_device(old_logprob);
-  auto const device_rollout = on_device(rollout_logprob);
-  auto const device_mask = on_device(mask);
+  shifted_array<Old> const device_old{old_logprob, shift};
+  shifted_array<Rollout> const device_rollout{rollout_logprob, shift};
+  shifted_array<std::uint8_t> const device_mask{mask, shift};
   turnwise::token_logprobs<Old, Rollout> host{old_logprob, rollout_logprob, {}};
   gpu::token_logprobs<Old, Rollout> device{device_old.view(), device_rollout.view(), {}};
   if (masked) {
@@ -38,7 +39,8 @@ void compare(std::size_t tokens, bool masked) {
         before, [&](std::span<std::uint8_t> keep) { turnwise::rejection::token_mask(host, options, keep); },
         [&](gpu::device_span<std::uint8_t> keep, cuda::stream_ref stream) {
           gpu::rejection::token_mask(device, options, keep, stream);
-        });
+        },
+        shift);
 }
 
 }  // namespace
@@ -52,6 +54,15 @@ TEST_SUITE("gpu/rejection/token_mask" * doctest::skip(!has_device())) {
       compare<__half, float>(5000, masked);
       compare<__nv_bfloat16, __nv_bfloat16>(5000, masked);
       compare<float, float>(0, masked);
+    }
+  }
+
+  TEST_CASE("arrays that are aligned to their elements alone") {
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare<float, float>(30'011, true, shift);
+      compare<double, double>(5000, false, shift);
+      compare<__half, float>(5000, true, shift);
     }
   }
 

@@ -11,12 +11,14 @@ using turnwise::reward::kl_penalty_options;
 
 namespace {
 
-/// Runs `call(rewards, stream)` from the same start in every way, and compares with `expected`.
+/// Runs `call(rewards, stream)` from the same start in every way, and compares with `expected`; rewards lie `shift`
+/// elements behind an aligned address.
 template <typename T, typename Call>
-void compare(std::vector<T> const& before, std::vector<T> const& expected, double tolerance, Call call) {
+void compare(std::vector<T> const& before, std::vector<T> const& expected, double tolerance, Call call,
+             std::size_t shift = 0) {
   auto const start = on_device(before);
-  device_array<T> const reward{before.size()};
-  on_stream_and_in_graph([&] { fill_bytes(reward, 0xa5); },
+  shifted_array<T> const reward{before.size(), shift};
+  on_stream_and_in_graph([&] { reward.fill(0xa5); },
                          [&](cuda::stream_ref stream) {
                            if (!before.empty())
                              gpu::check(
@@ -46,6 +48,28 @@ std::vector<T> rewards(std::size_t count) {
   return result;
 }
 
+template <typename T>
+void compare_tokens(unsigned seed, std::size_t count, bool masked, kl_kind kind, std::size_t shift = 0) {
+  auto const current = random_logprobs<float>(seed, count);
+  auto const reference = random_logprobs<double>(seed + 50, count);
+  std::vector<std::uint8_t> mask;
+  integers random{seed};
+  if (masked)
+    for (std::size_t i = 0; i < count; ++i) mask.push_back(static_cast<std::uint8_t>(random.below(3)));
+  kl_penalty_options const options{.coefficient = 0.3, .estimate = {.kind = kind}};
+  auto const before = rewards<T>(count);
+  auto expected = before;
+  turnwise::reward::kl_penalty<float, double, T>({current, reference, mask}, options, expected);
+  shifted_array<float> const device_current{current, shift};
+  shifted_array<double> const device_reference{reference, shift};
+  shifted_array<std::uint8_t> const device_mask{mask, shift};
+  auto const call = [&](gpu::device_span<T> reward, cuda::stream_ref stream) {
+    gpu::reward::kl_penalty<float, double, T>({device_current.view(), device_reference.view(), device_mask.view()},
+                                              options, reward, stream);
+  };
+  compare(before, expected, kind == kl_kind::k3 ? 1e-6 : 0, call, shift);
+}
+
 }  // namespace
 
 TEST_SUITE("gpu/reward/kl_penalty" * doctest::skip(!has_device())) {
@@ -54,26 +78,15 @@ TEST_SUITE("gpu/reward/kl_penalty" * doctest::skip(!has_device())) {
       for (bool const masked : {false, true})
         for (kl_kind const kind : {kl_kind::k1, kl_kind::k2, kl_kind::k3, kl_kind::absolute}) {
           CAPTURE(seed);
-          std::size_t const count = seed == 1 ? 0 : 20001;
-          auto const current = random_logprobs<float>(seed, count);
-          auto const reference = random_logprobs<double>(seed + 50, count);
-          std::vector<std::uint8_t> mask;
-          integers random{seed};
-          if (masked)
-            for (std::size_t i = 0; i < count; ++i) mask.push_back(static_cast<std::uint8_t>(random.below(3)));
-          kl_penalty_options const options{.coefficient = 0.3, .estimate = {.kind = kind}};
-          auto const before = rewards<T>(count);
-          auto expected = before;
-          turnwise::reward::kl_penalty<float, double, T>({current, reference, mask}, options, expected);
-          auto const device_current = on_device(current);
-          auto const device_reference = on_device(reference);
-          auto const device_mask = on_device(mask);
-          compare(before, expected, kind == kl_kind::k3 ? 1e-6 : 0,
-                  [&](gpu::device_span<T> reward, cuda::stream_ref stream) {
-                    gpu::reward::kl_penalty<float, double, T>(
-                        {device_current.view(), device_reference.view(), device_mask.view()}, options, reward, stream);
-                  });
+          compare_tokens<T>(seed, seed == 1 ? 0 : 20001, masked, kind);
         }
+  }
+
+  TEST_CASE_TEMPLATE("tokens in arrays that are aligned to their elements alone", T, float, double) {
+    for (std::size_t const shift : {1, 3}) {
+      CAPTURE(shift);
+      compare_tokens<T>(5, 5003, true, kl_kind::k1, shift);
+    }
   }
 
   TEST_CASE_TEMPLATE("turns: the host's bits", T, float, double) {

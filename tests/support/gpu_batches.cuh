@@ -8,6 +8,9 @@
 #include <turnwise/gpu/core/rollout.cuh>
 #include <turnwise/gpu/core/status.cuh>
 
+#include <doctest/doctest.h>
+
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -46,6 +49,43 @@ void fill_bytes(device_array<T> const& memory, int byte) {
   gpu::check(cudaMemset(memory.span().data(), byte, memory.span().size() * sizeof(T)), "cudaMemset");
   gpu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
 }
+
+/// An array in device memory, `shift` elements behind an aligned address, with `shift` elements around it that nobody
+/// may write. At shift 0 it ends where its memory does.
+template <typename T>
+class shifted_array {
+ public:
+  shifted_array(std::size_t size, std::size_t shift) : shift_(shift), size_(size), memory_(size + 2 * shift) {
+    fill_bytes(memory_, around);
+  }
+  shifted_array(std::vector<T> const& values, std::size_t shift) : shifted_array(values.size(), shift) {
+    if (size_ == 0) return;
+    gpu::check(cudaMemcpy(span().data(), values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), "cudaMemcpy");
+    gpu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+  [[nodiscard]] gpu::device_span<T> span() const { return memory_.span().subspan(shift_).first(size_); }
+  [[nodiscard]] gpu::device_span<T const> view() const { return span(); }
+  [[nodiscard]] std::vector<T> host() const {
+    auto const all = memory_.host();
+    auto const* const bytes = reinterpret_cast<unsigned char const*>(all.data());
+    bool untouched = true;
+    for (std::size_t i = 0; i < all.size() * sizeof(T); ++i)
+      untouched = untouched && (i / sizeof(T) - shift_ < size_ || bytes[i] == around);
+    CHECK(untouched);
+    auto const begin = all.begin() + static_cast<std::ptrdiff_t>(shift_);
+    return {begin, begin + static_cast<std::ptrdiff_t>(size_)};
+  }
+  void fill(int byte) const {
+    if (size_ == 0) return;
+    gpu::check(cudaMemset(span().data(), byte, size_ * sizeof(T)), "cudaMemset");
+    gpu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+ private:
+  static constexpr int around = 77;
+  std::size_t shift_, size_;
+  device_array<T> memory_;
+};
 
 /// A status record in device memory.
 class device_status {

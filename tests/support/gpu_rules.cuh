@@ -215,14 +215,15 @@ struct token_case {
   }
 };
 
-/// Runs a rule on single tokens on the host and on the device: host(keep) and device(keep, stream) start from `before`.
+/// Runs a rule on single tokens on the host and on the device: host(keep) and device(keep, stream) start from `before`;
+/// on the device `keep` lies `shift` elements behind an aligned address.
 template <typename Host, typename Device>
-void same_token_mask(std::vector<std::uint8_t> const& before, Host host, Device device) {
+void same_token_mask(std::vector<std::uint8_t> const& before, Host host, Device device, std::size_t shift = 0) {
   auto expected = before;
   host(std::span{expected});
   auto const start = on_device(before);
-  device_array<std::uint8_t> const keep{before.size()};
-  on_stream_and_in_graph([&] { fill_bytes(keep, 0xa5); },
+  shifted_array<std::uint8_t> const keep{before.size(), shift};
+  on_stream_and_in_graph([&] { keep.fill(0xa5); },
                          [&](cuda::stream_ref stream) {
                            if (!before.empty())
                              gpu::check(cudaMemcpyAsync(keep.span().data(), start.view().data(), before.size(),

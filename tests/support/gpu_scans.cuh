@@ -63,42 +63,6 @@ token_batch<T> random_tokens(std::uint64_t seed, std::int64_t tokens, std::int64
   return batch;
 }
 
-/// An array in device memory, `shift` elements behind an aligned address, with `shift` and more elements around it that
-/// nobody may write.
-template <typename T>
-class shifted_array {
- public:
-  shifted_array(std::vector<T> const& values, std::size_t shift)
-      : shift_(shift), size_(values.size()), memory_(padded(values, shift)) {}
-  [[nodiscard]] gpu::device_span<T> span() const { return {memory_.span().data() + shift_, size_}; }
-  [[nodiscard]] gpu::device_span<T const> view() const { return span(); }
-  [[nodiscard]] std::vector<T> host() const {
-    auto const all = memory_.host();
-    auto const begin = all.begin() + static_cast<std::ptrdiff_t>(shift_);
-    bool untouched = true;
-    for (std::size_t i = 0; i < all.size(); ++i)
-      if (i < shift_ || i >= shift_ + size_) untouched = untouched && all[i] == around;
-    CHECK(untouched);
-    return {begin, begin + static_cast<std::ptrdiff_t>(size_)};
-  }
-  void fill(int byte) const {
-    if (size_ == 0) return;
-    gpu::check(cudaMemset(span().data(), byte, size_ * sizeof(T)), "cudaMemset");
-    gpu::check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-  }
-
- private:
-  static constexpr T around = 77;
-  static device_array<T> padded(std::vector<T> const& values, std::size_t shift) {
-    std::vector<T> all(shift, around);
-    all.insert(all.end(), values.begin(), values.end());
-    if (shift > 0) all.insert(all.end(), shift, around);  // at shift 0 the array ends where its memory does
-    return on_device(all);
-  }
-  std::size_t shift_, size_;
-  device_array<T> memory_;
-};
-
 /// A token batch in device memory.
 template <typename T>
 struct device_tokens {

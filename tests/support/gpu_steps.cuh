@@ -160,23 +160,6 @@ struct step_case {
   }
 };
 
-/// Device memory whose first element is `shift` elements past an aligned address.
-template <typename T>
-class shifted_array {
- public:
-  shifted_array(std::vector<T> const& values, std::size_t shift)
-      : shift_(values.empty() ? 0 : shift), memory_([&] {
-          std::vector<T> padded(shift_);
-          padded.insert(padded.end(), values.begin(), values.end());
-          return on_device(padded);
-        }()) {}
-  [[nodiscard]] gpu::device_span<T const> view() const { return memory_.view().subspan(shift_); }
-
- private:
-  std::size_t shift_;
-  device_array<T> memory_;
-};
-
 /// The same in device memory; arrays are aligned to their elements alone when `shift` is odd.
 class device_step {
  public:

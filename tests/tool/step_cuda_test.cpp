@@ -112,6 +112,26 @@ TEST_SUITE("tool/step_cuda" * doctest::skip(!rollout_step::has_cuda_device())) {
     compare_backends(scratch / "bare", "--recipe kevin --return last");
   }
 
+  TEST_CASE("proposals, with attempts and with given rewards") {
+    scratch_folder const scratch;
+    proposal_batch batch;
+    batch.write(scratch / "batch");
+    for (std::string const options : {"", "--group-by turn --unscored zero --ratio-band 0.999,1.001"})
+      compare_backends(scratch / "batch" / "input", proposer(scratch / "batch") + options);
+    batch.invalid_module = {};
+    batch.attempt_valid = {0, 1, 1, 1, 1, 1, 1, 1, 1};
+    batch.write(scratch / "all");
+    compare_backends(scratch / "all" / "input", proposer(scratch / "all"));
+    batch.attempt_valid = {};
+    batch.attempt_group = batch.trajectory = batch.index = {};
+    batch.compiled = batch.correct = batch.decoy = {};
+    batch.write(scratch / "none");
+    compare_backends(scratch / "none" / "input", proposer(scratch / "none"));
+    batch.proposals.reward = std::vector<double>{1, -2.5, 0, -0.0, 4, 1};
+    batch.write(scratch / "given");
+    compare_backends(scratch / "given" / "input", "--recipe kernel_zero_proposer");
+  }
+
   TEST_CASE("no turns, no tokens") {
     scratch_folder const scratch;
     small_batch empty;

@@ -181,6 +181,35 @@ TEST_SUITE("tool/step_errors") {
     check_input_refused(scratch / "batch", "--no-profiling-filter", {"compiled.npy", "no such file"});
   }
 
+  TEST_CASE("proposals and attempts that are missing, of a wrong shape, or not asked for") {
+    scratch_folder const scratch;
+    proposal_batch batch;
+    batch.write(scratch / "batch");
+    fs::path const input = scratch / "batch" / "input", attempts = scratch / "batch" / "attempts";
+    auto const options = proposer(scratch / "batch");
+    check_input_refused(input, "--recipe kernel_zero_proposer", {"--attempts", "needed", "reward.npy"});
+    check_input_refused(input, "--recipe kernel_zero --attempts x", {"--attempts", "kernel_zero_proposer alone"});
+    check_input_refused(input, "--recipe kernel_zero_proposer --attempts ''", {"--attempts", "empty path"});
+    check_input_refused(input, "--recipe kernel_zero_proposer --attempts no/such", {"--attempts", "not a folder"});
+    check_input_refused(input, options + "--gamma 1", {"--gamma", "kernel_zero_proposer"});
+    check_input_refused(input, options + "--profiling-threshold 0.3", {"compiled.npy", "--no-profiling-filter"});
+    check_input_refused(input, options + "--unscored error", {"proposal_group.npy", "row 5 is 14", "without attempts"});
+    write_array(input / "invalid_module.npy", std::vector<std::uint8_t>(5));
+    check_input_refused(input, options, {"invalid_module.npy", "(5,)", "(6,)"});
+    batch.write(scratch / "batch");
+    write_array(attempts / "decoy.npy", std::vector<std::uint8_t>(8));
+    check_input_refused(input, options, {"attempts/decoy.npy", "(8,)", "(9,)"});
+    batch.write(scratch / "batch");
+    write_array(attempts / "turn_group.npy", std::vector<std::int64_t>{13, 11, 10, 13, 10, 12, 11, 13, 12});
+    check_input_refused(input, options, {"attempts/turn_group.npy", "row 8", "trajectory 6", "row 0"});
+    batch.write(scratch / "batch");
+    write_array(input / "reward.npy", std::vector<double>(6));
+    check_input_refused(input, options, {"--attempts", "reward.npy"});
+    fs::remove(input / "reward.npy");
+    fs::remove(input / "proposal_group.npy");
+    check_input_refused(input, options, {"proposal_group.npy", "no such file"});
+  }
+
   TEST_CASE("an output folder that cannot be written") {
     scratch_folder const scratch;
     write_bytes(scratch / "file", "");

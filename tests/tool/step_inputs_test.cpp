@@ -233,6 +233,42 @@ TEST_SUITE("tool/step_inputs") {
     CHECK(asked["profiling_filter"]["softness"] == 0.2);
   }
 
+  TEST_CASE("kernel_zero_proposer rewards proposals that about half of the attempts solve") {
+    scratch_folder const scratch;
+    proposal_batch batch;
+    batch.write(scratch / "batch");
+    auto const options = proposer(scratch / "batch");
+    auto const run = run_on(scratch / "batch" / "input", options);
+    // 1 - 2 |share - 1/2| with shares 2/2, 1/2, -, 1/3, 0/1, -
+    doubles const reward{0, 1, -1, 2.0 / 3, 0};
+    // Group 5 by the mean 1/6 and the squares 1/36 + 25/36 + 49/36 + 9/36; in group -3 the scored one is alone.
+    double const deviation = std::sqrt(84.0 / 36 / 3) + 1e-6;
+    doubles const advantage{-1.0 / 6 / deviation, 5.0 / 6 / deviation, -7.0 / 6 / deviation, 0.5 / deviation, 0, 0};
+    for (std::size_t row = 0; row < 5; ++row) CHECK(run.reward[row] == doctest::Approx(reward[row]));
+    CHECK(std::isnan(run.reward[5]));
+    for (std::size_t row = 0; row < 6; ++row) CHECK(run.advantage[row] == doctest::Approx(advantage[row]));
+    CHECK(run.keep == flags{1, 1, 1, 1, 1, 0});
+    CHECK(run.token_advantage[2] == static_cast<float>(run.advantage[1]));
+    CHECK(run.report["options"]["recipe"] == "kernel_zero_proposer");
+    CHECK(run.report["options"]["reward"] == nlohmann::json{{"target", 0.5}, {"invalid_reward", -1}});
+    CHECK(run.report["options"]["ratio_band"].is_null());
+    CHECK(run_step(scratch / "batch" / "input", options).out.find("kernel_zero_proposer, grouped by prompt") !=
+          std::string::npos);
+
+    // Without the flags row 2 has 0 of 1; without the last turn of trajectory 6 its first one counts, and is wrong.
+    batch.invalid_module = {};
+    batch.attempt_valid = flags{0, 1, 1, 1, 1, 1, 1, 1, 1};
+    batch.write(scratch / "all");
+    auto const all = run_on(scratch / "all" / "input", proposer(scratch / "all") + "--group-by turn --unscored zero");
+    CHECK(all.reward[2] == 0);
+    CHECK(all.reward[3] == 0);
+    CHECK(all.report["options"]["group_by"] == "turn");
+
+    batch.proposals.reward = doubles{1, 0, 0, 0, 1, 0};
+    batch.write(scratch / "given");
+    CHECK(run_on(scratch / "given" / "input", "--recipe kernel_zero_proposer").reward == *batch.proposals.reward);
+  }
+
   TEST_CASE("kevin scores correctness and speed, discounts by 0.4, and filters nothing unless asked") {
     auto const run = run_on(small_batch{}, "--recipe kevin");
     doubles const reward{2.3, 0, 1.8, 4.3, 1.3, 0};

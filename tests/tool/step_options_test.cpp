@@ -17,6 +17,9 @@ TEST_SUITE("tool/step_options") {
                                "--output",
                                "--recipe",
                                "--group-by",
+                               "--attempts",
+                               "proposal_group.npy",
+                               "invalid_module.npy",
                                "--preset",
                                "--gamma",
                                "--return",
@@ -48,7 +51,7 @@ TEST_SUITE("tool/step_options") {
       INFO(option);
       CHECK(result.out.find(option) != std::string::npos);
     }
-    CHECK(result.out.find("dr_kernel|kernel_zero|kevin") != std::string::npos);
+    CHECK(result.out.find("dr_kernel|kernel_zero|kernel_zero_proposer|kevin") != std::string::npos);
     CHECK(result.out.find("sum|max|last|current|best_so_far") != std::string::npos);
   }
 

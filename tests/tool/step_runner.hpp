@@ -150,4 +150,38 @@ struct small_batch {
   }
 };
 
+/// The batch in `folder`/input as proposals, one a row, and attempts at them in `folder`/attempts, a group a proposal,
+/// rows in no order. Correct attempts of groups 10 to 13: 1 of 2, 2 of 2, 0 of 1, 1 of 3 (a decoy, a failed build; a
+/// trajectory counts by its last turn). Nobody tried group 14; the module of the proposal in row 2 is invalid.
+struct proposal_batch {
+  small_batch proposals;
+  std::vector<std::int64_t> group{11, 10, 12, 13, 12, 14};
+  std::vector<std::uint8_t> invalid_module{0, 0, 1, 0, 0, 0};
+  std::vector<std::int64_t> attempt_group{13, 11, 10, 13, 10, 12, 11, 13, 13}, trajectory{6, 3, 0, 7, 1, 5, 4, 8, 6},
+      index{1, 0, 0, 0, 0, 0, 0, 0, 0};
+  std::vector<std::uint8_t> compiled{1, 1, 1, 1, 1, 1, 1, 0, 1}, correct{1, 1, 1, 1, 0, 0, 1, 1, 0},
+      decoy{0, 0, 0, 1, 0, 0, 0, 0, 0};
+  std::optional<std::vector<std::uint8_t>> attempt_valid{};
+
+  void write(fs::path const& folder) const {
+    fs::create_directory(folder);
+    proposals.write(folder / "input", false);
+    write_array(folder / "input" / "proposal_group.npy", group);
+    if (!invalid_module.empty()) write_array(folder / "input" / "invalid_module.npy", invalid_module);
+    fs::create_directory(folder / "attempts");
+    write_array(folder / "attempts" / "turn_group.npy", attempt_group);
+    write_array(folder / "attempts" / "turn_trajectory.npy", trajectory);
+    write_array(folder / "attempts" / "turn_index.npy", index);
+    write_array(folder / "attempts" / "compiled.npy", compiled);
+    write_array(folder / "attempts" / "correct.npy", correct);
+    write_array(folder / "attempts" / "decoy.npy", decoy);
+    if (attempt_valid) write_array(folder / "attempts" / "turn_valid.npy", *attempt_valid);
+  }
+};
+
+/// Arguments for a proposal_batch in `folder`.
+inline std::string proposer(fs::path const& folder) {
+  return "--recipe kernel_zero_proposer --attempts '" + (folder / "attempts").string() + "' ";
+}
+
 }  // namespace step_test

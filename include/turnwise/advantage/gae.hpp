@@ -48,6 +48,8 @@ inline void check_gae_options(gae_options const& options) {
 /// @throws precondition_error  sizes that differ, offsets that decrease or do not end at N, gamma or lambda outside
 ///         [0, 1], a reward or value of an unmasked token or the next_value of a cut segment that is not finite or
 ///         beyond magnitude_limit; nothing is written.
+/// @note  Unbiased for the undiscounted return with lambda = gamma = 1, if the value does not depend on the token's own
+///        action (a constant, say). A smaller lambda is biased by the error of the value, a smaller gamma by discounting.
 /// @note  A masked token is passed over: V' and A' reach across it, and it is no step of gamma.
 /// @note  An output may be the same span as an input; no partial overlap. No tokens, empty segments: nothing to do.
 /// @note  Deterministic: doubles from the last token to the first, the same bits for any order of segments, any thread

@@ -5,7 +5,9 @@
 #include <turnwise/advantage/detail/group_driver.hpp>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace turnwise::advantage {
 
@@ -21,11 +23,19 @@ struct gpg_options {
   int threads = 0;  ///< 0 = the runtime's default
 };
 
-/// The counts behind alpha. Exact: those of several shards add up.
+/// The counts behind alpha. Exact: those of shards are joined by += or by an all-reduce (sum) of two 64-bit integers.
 struct gpg_counts {
   unsigned long long samples = 0;  ///< baseline members of the batch
   unsigned long long signal = 0;   ///< of those, the ones that count
+
+  TURNWISE_HOST_DEVICE constexpr gpg_counts& operator+=(gpg_counts const& other) noexcept {
+    samples += other.samples;
+    signal += other.signal;
+    return *this;
+  }
+  friend constexpr bool operator==(gpg_counts const&, gpg_counts const&) = default;
 };
+static_assert(sizeof(gpg_counts) == 2 * 8);
 
 /// samples / signal; 1 where nothing counts (then every advantage is 0).
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double gpg_alpha(gpg_counts const& batch) noexcept {
@@ -70,7 +80,60 @@ struct gpg_policy {
   }
 };
 
+template <real T>
+void check_gpg_count(group_call<T> const& call) {
+  expects_size("gpg_count", "turn_return", call.turn_return.size(), call.groups.turns(), "turn");
+  if (!call.reasons.empty()) expects_size("gpg_count", "reasons", call.reasons.size(), call.groups.turns(), "turn");
+  for (std::size_t s = 0; s < call.turn_return.size(); ++s)
+    expects((!call.reasons.empty() && !is_valid(call.reasons[s])) || within_limit(call.turn_return[s]),
+            "gpg_count: turn_return[", s, "] = ", call.turn_return[s],
+            " of a valid turn is not finite or beyond the magnitude limit");
+}
+
+template <real T>
+[[nodiscard]] gpg_counts count_gpg(group_call<T> const& call, gpg_signal signal) {
+  std::atomic<unsigned long long> samples{0};
+  std::atomic<unsigned long long> counting{0};
+  for_each_group_range(call, [&](std::size_t first, std::size_t last) {
+    gpg_counts range;
+    for (std::size_t g = first; g < last; ++g) range += gpg_policy::counts(group_values<T>{call, g}, signal);
+    samples += range.samples;
+    counting += range.signal;
+  });
+  return {samples, counting};
+}
+
 }  // namespace detail
+
+/// First phase of gpg over a batch in shards of whole groups: the counts of this shard. Join those of all shards.
+///
+/// @param[in] groups, turn_return, reasons, options  as for gpg.
+/// @throws precondition_error  as gpg.
+/// @par Complexity  O(S) time, no allocation.
+template <real T>
+[[nodiscard]] gpg_counts gpg_count(grouping const& groups, std::span<T const> turn_return,
+                                   std::span<reason_flags const> reasons, gpg_options const& options) {
+  detail::group_call<T> const call{groups, turn_return, reasons, options.members, options.threads, {}};
+  detail::check_gpg_count(call);
+  return detail::count_gpg(call, options.signal);
+}
+
+/// Second phase: the advantages of this shard.
+///
+/// @param[in]  batch      the joined counts of all shards.
+/// @param[out] advantage  [S]; not the same span as turn_return. 0 where the turn is invalid.
+/// @throws precondition_error  as gpg; more samples with a signal than samples; nothing is written.
+/// @par Complexity  O(S) time, no allocation.
+template <real T>
+void gpg_apply(grouping const& groups, no_deduce<std::span<T const>> turn_return,
+               no_deduce<std::span<reason_flags const>> reasons, gpg_counts const& batch, gpg_options const& options,
+               std::span<T> advantage) {
+  expects(batch.signal <= batch.samples, "gpg_apply: batch.signal = ", batch.signal,
+          ", expected at most batch.samples = ", batch.samples);
+  detail::group_call<T> const call{groups, turn_return, reasons, options.members, options.threads, advantage};
+  detail::check_group_call(call, "gpg_apply");
+  detail::for_each_group(call, detail::gpg_policy{&batch});
+}
 
 /// Advantage of each valid turn over the mean return of its group, times one factor for the batch.
 ///
@@ -89,28 +152,17 @@ struct gpg_policy {
 /// @note  Code bases: verl divides by the number of returns other than 0 instead (signal = nonzero), failures in mixed
 ///        groups uncounted.
 /// @note  Biased: the turn is part of its own baseline, and of alpha.
-/// @note  alpha belongs to the batch given: a shard of a batch has its own.
+/// @note  alpha belongs to the batch given. For a batch in shards: gpg_count, and gpg_apply with the joined counts.
 /// @note  Deterministic: an integer count, the same bits for any order of trajectories and any thread count.
 /// @par Complexity  O(S) time, no allocation.
 /// @par Reference   Chu et al. 2025, arXiv:2504.02546.
+/// @see gpg_count, gpg_apply: the same over a batch in shards. turnwise::gpu::advantage::gpg
 template <real T>
 void gpg(grouping const& groups, no_deduce<std::span<T const>> turn_return,
          no_deduce<std::span<reason_flags const>> reasons, gpg_options const& options, std::span<T> advantage) {
   detail::group_call<T> const call{groups, turn_return, reasons, options.members, options.threads, advantage};
   detail::check_group_call(call, "gpg");
-  std::atomic<unsigned long long> samples{0};
-  std::atomic<unsigned long long> signal{0};
-  detail::for_each_group_range(call, [&](std::size_t first, std::size_t last) {
-    gpg_counts range;
-    for (std::size_t g = first; g < last; ++g) {
-      gpg_counts const one = detail::gpg_policy::counts(detail::group_values<T>{call, g}, options.signal);
-      range.samples += one.samples;
-      range.signal += one.signal;
-    }
-    samples += range.samples;
-    signal += range.signal;
-  });
-  gpg_counts const batch{samples, signal};
+  gpg_counts const batch = detail::count_gpg(call, options.signal);
   detail::for_each_group(call, detail::gpg_policy{&batch});
 }
 

@@ -48,6 +48,7 @@ struct max_rl_policy {
 ///         finite or beyond magnitude_limit; nothing is written.
 /// @note  Fewer than two members: 0 for every turn of the group. Equal members: exactly 0 for them.
 /// @note  Code bases: prime-rl as here; SkyRL adds 1e-6 to the mean (epsilon), and divides by negative means too.
+/// @note  Biased as an estimate of the slope of the mean return; it has a goal of its own.
 /// @note  For single-turn returns of 0 and 1 and epsilon 0, the expected gradient (mean over the n samples) is exactly
 ///        that of sum over k in [1, n - 1] of pass@k / k, which tends to log pass@1.
 /// @note  Deterministic: the same bits for any order of trajectories and any thread count (see ordered_fold).

@@ -59,7 +59,7 @@ struct opo_policy {
 /// @note  Biased as group_relative is: the turn is part of its own baseline. Equal weights: mean-centred.
 /// @note  Deterministic: the same bits for any order of trajectories and any thread count (see ordered_fold).
 /// @par Complexity  O(S) time, no allocation.
-/// @par Reference   Hao et al. 2025, arXiv:2505.23585; optimal token baseline: Li et al. 2026 (ICML).
+/// @par Reference   Hao et al. 2025, arXiv:2505.23585; optimal token baseline: Li et al. 2026, arXiv:2602.07078.
 template <real T>
 void opo(grouping const& groups, no_deduce<std::span<T const>> turn_return, std::span<double const> weight,
          no_deduce<std::span<reason_flags const>> reasons, opo_options const& options, std::span<T> advantage) {

@@ -142,11 +142,13 @@ void check_optimal_token_baseline(rollout_view const& batch, grouping const& gro
 /// @note  Positions that fewer than two members have: `tail`; in groups of fewer than two members: `singleton`.
 /// @note  Weights that are all 0 up to a position: advantage 0 there, for the score is 0. Equal returns of the members
 ///        at a position: exactly 0 for them.
+/// @note  Biased as opo is: the turn is part of its own baseline. At a position whose cumulative weights are equal:
+///        mean-centred over the members there.
 /// @note  verl adds 1e-8 to the sum of weights, and leaves masked tokens out of positions in its multi-turn form only.
 /// @note  Deterministic: members in canonical order one after the other, cumulative weights in blocks of 32 positions
 ///        (see for_each_cumulative): the same bits for any order of trajectories, any thread count and on the device.
 /// @par Complexity  O(N + S) time, O(tokens of a group) memory a thread.
-/// @par Reference   verl, optimal_token_baseline and tir_optimal_token_baseline; Dr. Kernel, arXiv:2602.05885.
+/// @par Reference   Li et al. 2026, arXiv:2602.07078; verl, optimal_token_baseline and tir_optimal_token_baseline.
 /// @see turnwise::gpu::advantage::optimal_token_baseline
 template <real T, real A>
 void optimal_token_baseline(rollout_view const& batch, grouping const& groups, std::span<std::uint8_t const> mask,

@@ -55,9 +55,10 @@ struct pass_at_k_policy {
     group_total const total = group.total();
     std::int64_t const others = total.count - 1;
     std::int64_t const u = companions(others);
-    double const divisor = options.scale && total.count > 1 && !total.equal()
-                               ? deviation(group, total.mean(), total.count, 1) + options.epsilon
-                               : 1;
+    double divisor = 1;
+    if (options.scale && total.count > 1 && !total.equal())
+      divisor = deviation(group, total.mean(), total.count, 1) + options.epsilon;
+    if (!(divisor > 0)) divisor = 1;  // squares that underflow, without epsilon
     return {group.ranked([others, u](std::int64_t below) { return subset_share(below, others, u); }), divisor};
   }
 

@@ -42,8 +42,9 @@ inline std::vector<std::size_t> token_order(rollout_view const& batch, std::stri
 /// @param[out] token_mask       [N], or empty: not wanted.
 /// @param[in]  threads    0 = the runtime's default.
 /// @throws precondition_error  sizes that differ, ranges outside the arrays, turns that overlap; nothing is written.
-/// @note  Each token is written once.
+/// @note  Each token is written once. Deterministic: the same bits everywhere.
 /// @par Complexity  O(N + S) time, O(S log S) when turns do not stand in token order; O(S) memory.
+/// @par Reference   ours; trainers broadcast a sequence's advantage likewise.
 template <real A, real T>
 void per_token(rollout_view const& batch, std::span<std::uint8_t const> mask, std::span<A const> turn_advantage,
                std::span<reason_flags const> reasons, std::span<T> token_advantage,

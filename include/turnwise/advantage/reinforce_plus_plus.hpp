@@ -32,6 +32,8 @@ struct reinforce_plus_plus_options {
 /// @throws precondition_error  as group_relative and whiten; nothing is written.
 /// @note  With group_baseline a lone member enters the whitening with 0, and groups of equal returns get what whitening
 ///        makes of 0: all of them equal give exactly 0.
+/// @note  Biased in both forms: the turn is part of the mean and of the deviation. At a constant deviation the rest is
+///        the bias of the mean: of all turns, or of the group (group_relative without scale).
 /// @note  A batch over ranks: group_relative on the rank that has the group, then whiten_sum and the rest.
 /// @note  Deterministic: the same bits for any order of trajectories and any thread count.
 /// @par Complexity  O(S) time, no allocation.
@@ -45,6 +47,11 @@ void reinforce_plus_plus(grouping const& groups, no_deduce<std::span<T const>> t
   expects_size("reinforce_plus_plus", "turn_return", turn_return.size(), groups.turns(), "turn");
   expects_size("reinforce_plus_plus", "advantage", advantage.size(), groups.turns(), "turn");
   if (!options.group_baseline) return whiten(turn_return, weight, reasons, options.whiten, advantage);
+  // So that the centred returns, which are whitened, are within the limit.
+  for (std::size_t s = 0; s < turn_return.size(); ++s)
+    expects((!reasons.empty() && !is_valid(reasons[s])) || within_limit(T{2} * turn_return[s]),
+            "reinforce_plus_plus: turn_return[", s, "] = ", turn_return[s],
+            " of a valid turn is beyond half the magnitude limit, which group_baseline needs");
   group_relative(groups, turn_return, reasons,
                  {.scale = false, .members = options.whiten.members, .threads = options.threads}, advantage);
   whiten<T>(advantage, weight, reasons, options.whiten, advantage);

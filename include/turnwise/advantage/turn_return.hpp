@@ -22,7 +22,7 @@ enum class return_kind : std::uint8_t {
 
 struct turn_return_options {
   return_kind kind = return_kind::discounted_sum;
-  double gamma = 1.0;  ///< in [0, 1]; not used by current and best_so_far
+  double gamma = 1.0;  ///< in [0, 1]; 1 for current and best_so_far, which have no use for it
   unscored_policy unscored = unscored_policy::exclude;
 };
 
@@ -36,6 +36,11 @@ struct carried_return {
 /// True where returns are carried from the first turn to the last.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool looks_back(return_kind kind) noexcept {
   return kind == return_kind::best_so_far;
+}
+
+/// False for the kinds that look at no later turn.
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool uses_gamma(return_kind kind) noexcept {
+  return kind != return_kind::current && kind != return_kind::best_so_far;
 }
 
 /// One step of each kind but discounted_sum; the value is then the return of the turn.
@@ -80,7 +85,8 @@ struct carried_return {
 /// @param[in]     reward   [S]; NaN = unscored. Rewards of turns flagged off are not judged.
 /// @param[in,out] reasons  [S] as begin_reasons wrote them; gains `unscored` and `unscored_future`.
 /// @param[out]    turn_return  [S], unit of reward, finite; may be the same span as reward.
-/// @throws precondition_error  as discounted_return; nothing is written.
+/// @throws precondition_error  as discounted_return; a gamma other than 1 for current and best_so_far; nothing is
+///         written.
 /// @note  gamma = 0: a turn's own reward alone (max, discounted_sum); of `last`, 0 for all turns but the last.
 /// @note  gamma < 1 brings negative rewards nearer to 0, so `max` prefers a failure that is further ahead.
 /// @note  Deterministic: the same bits everywhere.
@@ -92,6 +98,8 @@ void turn_return(rollout_view const& batch, no_deduce<std::span<T const>> reward
   discounted_return_options const sum{options.gamma, options.unscored};
   if (options.kind == return_kind::discounted_sum) return discounted_return(batch, reward, sum, reasons, turn_return);
   detail::check_returns<T>(batch, reward, sum, reasons, turn_return.size(), "turn_return");
+  expects(uses_gamma(options.kind) || options.gamma == 1, "turn_return: gamma = ", options.gamma,
+          ", expected 1: the kinds current and best_so_far look at no later turn");
 
   bool const spreads = options.unscored == unscored_policy::exclude;
   for (std::size_t j = 0; j < batch.trajectories(); ++j) {

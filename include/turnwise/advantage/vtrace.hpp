@@ -3,6 +3,8 @@
 #pragma once
 
 #include <turnwise/advantage/detail/scan.hpp>
+#include <turnwise/core/exp.hpp>
+#include <turnwise/importance/log_ratio.hpp>
 
 namespace turnwise::advantage {
 
@@ -25,9 +27,6 @@ struct vtrace_options {
 
 namespace detail {
 
-/// Log ratios are clamped to +- this before exp.
-inline constexpr double vtrace_log_ratio_limit = 64.0;
-
 struct vtrace_rule {
   static constexpr bool off_policy = true;
   double gamma, trace, rho_bar, c_bar, pg_rho_bar, mix;
@@ -43,9 +42,9 @@ struct vtrace_rule {
         takes_excess(options.advantage == vtrace_advantage::excess) {}
 
   [[nodiscard]] TURNWISE_HOST_DEVICE token_weights weights(double log_ratio) const noexcept {
-    constexpr double limit = vtrace_log_ratio_limit;
-    using std::exp;
-    double const ratio = exp(log_ratio < -limit ? -limit : log_ratio > limit ? limit : log_ratio);
+    constexpr double limit = importance::log_ratio_limit;
+    static_assert(limit <= exp_near_limit);
+    double const ratio = ieee_exp<true>(log_ratio < -limit ? -limit : log_ratio > limit ? limit : log_ratio);
     return {ratio, ratio < rho_bar ? ratio : rho_bar, trace * (ratio < c_bar ? ratio : c_bar)};
   }
   [[nodiscard]] TURNWISE_HOST_DEVICE double advantage(token_numbers const& token, token_weights const& weights,
@@ -86,10 +85,12 @@ inline void check_vtrace_options(vtrace_options const& options) {
 /// @param[out] target     [N] v, or empty: not wanted. 0 where masked.
 /// @throws precondition_error  as gae; c_bar above rho_bar, gamma lambda c_bar above 1, a NaN or negative cap; a log
 ///         ratio of an unmasked token that is NaN or infinite; nothing is written.
+/// @note  Unbiased on-policy with lambda = gamma = 1, if the value does not depend on the token's own action. Biased
+///        off-policy: caps cut the ratios, and without caps tokens are still met as often as the sampler meets them.
 /// @note  Results beyond the range of T become its largest number.
 /// @note  A masked token is passed over, and is no step of gamma. Outputs may be the same spans as inputs.
-/// @note  Deterministic: the same bits for any order of segments and thread count; between platforms the ratio may
-///        differ by the last bits of their exp.
+/// @note  Deterministic: the same bits for any order of segments and thread count. The ratio is that of ieee_exp, within
+///        1.1 ulp; its last bit depends on whether the compiler fuses products with sums, not on a library.
 /// @par Complexity  O(N + K), no allocation.
 /// @par Reference   Espeholt et al. 2018, arXiv:1802.01561, eqs. 1, 4 and remark 2.
 /// @see turnwise::gpu::advantage::vtrace

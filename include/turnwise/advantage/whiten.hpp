@@ -209,6 +209,8 @@ void whiten_apply(no_deduce<std::span<T const>> turn_return, no_deduce<std::span
 /// @throws precondition_error  sizes that differ, ddof not 0 or 1, epsilon negative or not finite, a valid turn's
 ///         return that is not finite or beyond magnitude_limit, or its weight outside [0, 2^32]; nothing is written.
 /// @note  Fewer than two members: 0 for every turn (verl throws). Equal members: exactly 0 for them. A divisor of 0: 0.
+/// @note  Biased: the turn is part of the mean and of the deviation. At a constant deviation what is left is the bias of
+///        the mean over all turns.
 /// @note  Deterministic: sums are exact, so the same bits for any order of turns and any split into shards.
 /// @par Complexity  O(S) time in one thread, no allocation.
 /// @par Reference   Hu et al. 2025, arXiv:2501.03262.

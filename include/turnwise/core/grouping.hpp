@@ -26,6 +26,10 @@ class grouping {
  public:
   [[nodiscard]] std::size_t turns() const noexcept { return members_.size(); }
   [[nodiscard]] std::size_t groups() const noexcept { return offsets_.size() - 1; }
+  /// Trajectories of the batch.
+  [[nodiscard]] std::size_t trajectories() const noexcept {
+    return trajectory_offsets_.empty() ? 0 : trajectory_offsets_.size() - 1;
+  }
   /// All turns, group after group, in canonical order.
   [[nodiscard]] std::span<std::int64_t const> order() const noexcept { return members_; }
   /// Turns of group g.

@@ -202,6 +202,7 @@ weight_counts importance_weight(token_logprobs<Old, Rollout> const& tokens, toke
 /// @note  Everything rejected: weights as above. What is masked and counted has the same bits everywhere; weights
 ///        within 2 ulp.
 /// @par Complexity  O(S), no allocation.
+/// @par Reference   as for tokens; geometric mean: ours, as in rejection::ratio_band.
 template <real W>
 weight_counts importance_weight(rollout_view const& batch, std::span<turn_statistics const> statistics,
                                 std::span<reason_flags const> reasons, turn_weight_options const& options,

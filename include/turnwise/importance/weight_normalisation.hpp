@@ -79,6 +79,7 @@ template <real W>
 /// Sums the weights of the turns that are kept: each turn counts once, however many tokens it has.
 ///
 /// @throws precondition_error  sizes that differ.
+/// @par Reference   as for tokens.
 template <real W>
 [[nodiscard]] weight_sums sum_weights(std::span<W const> weight, std::span<reason_flags const> reasons) {
   expects_size("sum_weights", "reasons", reasons.size(), weight.size(), "turn, as weight");
@@ -100,6 +101,7 @@ template <real W>
 /// @note  Nothing kept, all weights 0, or a mean at or below the floor (1e-8, as in verl): unchanged.
 /// @note  The same bits everywhere.
 /// @par Complexity  O(N), no allocation.
+/// @par Reference   verl, rollout_is_batch_normalize.
 template <real W>
 void weight_normalisation(weight_sums const& total, weight_normalisation_options const& options, std::span<W> weight,
                           int threads = 0) {

@@ -35,7 +35,7 @@ struct row_gradient {
   TURNWISE_HOST_DEVICE row_gradient(log_normalizer<T> const& normalizer, T entropy, T logprob_gradient,
                                     T entropy_gradient, T inverse) noexcept
       : maximum(normalizer.maximum),
-        log2_sum(normalizer.log_sum * log2_e<T>),
+        log2_sum(rounded_product(normalizer.log_sum, log2_e<T>)),
         level(-inverse * std::fma(entropy_gradient, entropy, logprob_gradient)),
         slope(-inverse * (entropy_gradient * ln_2<T>)),
         at_target(inverse * logprob_gradient) {}

@@ -57,6 +57,7 @@ void select_clip_cov(rollout_view const& batch, loss_inputs<Current, Old, Refere
                      clip_cov const& policy, loss_options const& options, no_deduce<std::span<double const>> turn_scale,
                      draw_key key, std::span<std::uint8_t> selected) {
   policy.check();
+  check_rollout(batch, "select_clip_cov");
   check_draw_ids(batch, "select_clip_cov");
   expects_size("select_clip_cov", "selected", selected.size(), inputs.current_logprob.size(), "token");
   detail::token_covariances const covariances{batch, inputs, options, turn_scale, "select_clip_cov"};

@@ -93,8 +93,10 @@ inline std::vector<double> expected_bests(std::vector<running_best> const& group
 /// @note  A trajectory takes part if its first turn that is not flagged off is valid and scored: else its value at
 ///        M = 1 is not known. Later turns that do not count are passed over, but were sampled: they are part of M.
 /// @note  A trajectory that ended early keeps its best: the budget is what may be spent, not what was.
-/// @note  No prompt left: no splits. Unbiased for each split. The order of trajectories in memory does not show.
+/// @note  No prompt left: no splits. Unbiased for each split.
+/// @note  Deterministic: the same bits for any order of trajectories in memory.
 /// @par Complexity  O(M S log S + B K) time for M and S turns, B splits, K trajectories; O(S) memory.
+/// @par Reference   ours; the estimator of each split is that of best_at_k.
 template <real T>
 [[nodiscard]] budget_table equal_budget(rollout_view const& batch, std::span<T const> score,
                                         std::span<reason_flags const> reasons, equal_budget_options const& options) {

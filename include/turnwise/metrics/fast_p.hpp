@@ -40,7 +40,7 @@ struct fast_p_options {
   too_few_policy too_few = too_few_policy::exclude;
   refinement::turn_choice turns = refinement::turn_choice::best;  ///< best: any turn that is fast
   std::int64_t turn_limit = refinement::all_turns;  ///< only the first so many turns that are not flagged off
-  std::int64_t turn_index = 0;                      ///< for turn_choice::at_index
+  std::int64_t turn_index = 0;                      ///< for turn_choice::at_index; else 0
 };
 
 namespace detail {
@@ -82,6 +82,7 @@ template <real E>
 /// @throws precondition_error  sizes that differ, a threshold that is negative or not finite, an infinite speedup (or
 ///         one beyond magnitude_limit) of a valid turn with C = 1, not read for score_kind::correct; nothing is
 ///         written.
+/// @note  Deterministic: each turn on its own, the same bits everywhere.
 /// @par Complexity  O(S), no allocation.
 template <real E, real T>
 void kernel_score(reward::evaluation<E> const& turns, std::span<reason_flags const> reasons,

@@ -114,6 +114,7 @@ inline void check_lengths(rollout_view const& batch, std::span<std::uint8_t cons
 /// @note  A trajectory without a turn that counts is in no distribution and no rate; empty_trajectories tells how many.
 /// @note  Exact: integers but for the means and rates, one division each. The order of trajectories does not show.
 /// @par Complexity  O(S log S) time, O(S) memory.
+/// @par Reference   ours.
 [[nodiscard]] inline length_record length_statistics(rollout_view const& batch,
                                                      std::span<std::uint8_t const> turn_truncated,
                                                      std::span<std::uint8_t const> trajectory_truncated,

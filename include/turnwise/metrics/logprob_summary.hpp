@@ -105,6 +105,7 @@ inline void check_logprob_summary(std::size_t turns, std::size_t statistics, std
 ///        turns that count (usable_tokens under `neutral`) as well.
 /// @note  The same bits for any order of trajectories; exp is the platform's, so its last digit may differ.
 /// @par Complexity  O(S), no allocation.
+/// @par Reference   ours; the three means are those of verl and Dr. Kernel.
 /// @see turnwise::gpu::metrics::logprob_summary
 inline logprob_record logprob_summary(grouping const& groups, std::span<importance::turn_statistics const> statistics,
                                       std::span<importance::ratio_moments const> moments,

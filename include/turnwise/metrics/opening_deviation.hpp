@@ -73,6 +73,7 @@ template <token_id Token>
 ///         nothing is written.
 /// @note  A turn without unmasked tokens does not count. A turn that ends within the prefix: `short_turn`; one that
 ///        already differs deviates. Texts have several tokenisations: give the prefix as the model writes it.
+/// @note  Deterministic: comparisons and counts.
 /// @par Complexity  O(S P) and the masked tokens before the opening's end, no allocation.
 /// @par Reference   Kevin, Baronio et al. 2025, arXiv:2507.11948.
 /// @see turnwise::gpu::metrics::opening_deviation

@@ -67,6 +67,7 @@ struct solve_record {
 /// @note  A trajectory in which no turn counts does not count. Trajectories without turns likewise.
 /// @note  Deterministic: the same bits for any order of trajectories in memory.
 /// @par Complexity  O(S + J log J) time, O(J) memory.
+/// @par Reference   ours.
 template <real T>
 solve_record solve_rate(rollout_view const& batch, std::span<T const> score, std::span<reason_flags const> reasons,
                         solve_rate_options const& options, std::span<group_solves> per_group = {}) {

@@ -11,7 +11,7 @@ namespace turnwise::recipe {
 /// The defaults are those of the paper; where it is silent (ddof, epsilon, unscored turns) ours.
 struct kevin_options {
   reward::kevin_score_options reward{};
-  /// The discounted sum, which the paper prefers to the maximum.
+  /// The discounted sum, which the paper prefers to the maximum. The kinds current and best_so_far take gamma = 1.
   advantage::turn_return_options turn_return{.kind = advantage::return_kind::discounted_sum, .gamma = 0.4};
   advantage::group_relative_options advantage{};
   filter_options filters{};  ///< the paper has none

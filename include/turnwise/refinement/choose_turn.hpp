@@ -27,7 +27,7 @@ struct choose_turn_options {
   turn_choice choice = turn_choice::best;
   tie_policy ties = tie_policy::earliest;
   std::int64_t turn_limit = all_turns;  ///< only the first so many turns that are not flagged off are looked at
-  std::int64_t turn_index = 0;          ///< for turn_choice::at_index
+  std::int64_t turn_index = 0;          ///< for turn_choice::at_index; else 0
 };
 
 namespace detail {
@@ -52,6 +52,8 @@ void check_scores(rollout_view const& batch, std::span<T const> score, std::span
 
 inline void check_choice(choose_turn_options const& options, std::string_view function) {
   expects(options.turn_limit >= 1, function, ": turn_limit = ", options.turn_limit, ", expected at least 1");
+  expects(options.choice == turn_choice::at_index || options.turn_index == 0, function,
+          ": turn_index = ", options.turn_index, " is given, but the choice is not at_index");
 }
 
 /// The chosen turn of trajectory j, or -1. Arguments are checked.
@@ -88,11 +90,13 @@ template <real T>
 /// @param[in]  reasons  [S], or empty: turns that are not flagged off are valid. Rejected turns
 ///                      count: they were sampled.
 /// @param[out] chosen   [J] the turn, an index into the turns of the batch; -1: no turn counts.
-/// @throws precondition_error  sizes that differ, turn_limit below 1, a valid turn's score that is infinite or beyond
-///         magnitude_limit; nothing is written.
+/// @throws precondition_error  sizes that differ, turn_limit below 1, a turn_index without at_index, a valid turn's
+///         score that is infinite or beyond magnitude_limit; nothing is written.
 /// @note  Ties follow `ties` (-0 and 0 tie). A turn that is flagged off does not use up turn_limit: it was not sampled;
 ///        an unscored one does.
+/// @note  Deterministic: comparisons alone.
 /// @par Complexity  O(S), no allocation.
+/// @par Reference   ours.
 template <real T>
 void choose_turn(rollout_view const& batch, std::span<T const> score, std::span<reason_flags const> reasons,
                  choose_turn_options const& options, std::span<std::int64_t> chosen) {

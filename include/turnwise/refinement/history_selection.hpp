@@ -105,7 +105,7 @@ history best_window(std::span<T const> reward, std::span<std::int64_t const> tok
 ///         reward that is infinite or beyond magnitude_limit.
 /// @note  Nothing fits, or no turns: nothing is shown. most_turns = 0 shows nothing. Rewards at or below 0 are shown
 ///        too: best_turns fills up to w, best_window takes what has the highest sum (a run of zeros in full).
-/// @note  -0 and 0 are equal. Sums of best_window are doubles added in time order.
+/// @note  -0 and 0 are equal. Deterministic: sums of best_window are doubles added in time order.
 /// @par Complexity  best_turns O(T log T), best_window O(T w); O(T) memory.
 /// @par Reference   Dr. Kernel, arXiv:2602.05885 (w = 4, by reward); Kevin, arXiv:2507.11948 (refinement over turns).
 template <real T>

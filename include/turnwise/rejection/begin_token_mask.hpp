@@ -21,8 +21,9 @@ namespace turnwise::rejection {
 /// @param[out] keep     [N], overwritten; not the same span as mask.
 /// @throws precondition_error  sizes that differ, a token range outside the arrays, keep the same span as mask; nothing
 ///         is written.
-/// @note  Turns may overlap: one kept turn is enough.
+/// @note  Turns may overlap: one kept turn is enough. Deterministic: the same bytes everywhere.
 /// @par Complexity  O(N), no allocation.
+/// @par Reference   ours.
 inline void begin_token_mask(rollout_view const& batch, std::span<std::uint8_t const> mask,
                              std::span<reason_flags const> reasons, std::span<std::uint8_t> keep) {
   check_rollout(batch, "begin_token_mask");

@@ -63,11 +63,13 @@ inline void check_down_sampling_options(down_sampling_options const& options, st
 /// @note  Exact: the same key gives the same choice in any order, in any split that keeps groups whole, and on every
 ///        backend.
 /// @par Complexity  O(S) time, memory of the largest group.
+/// @par Reference   ours; the words are of Philox4x32-10, Salmon et al. 2011.
 inline void down_sampling(rollout_view const& batch, grouping const& groups, down_sampling_options const& options,
                           draw_key key, std::span<reason_flags> reasons) {
   check_rollout(batch, "down_sampling");
   check_draw_ids(batch, "down_sampling");
   expects_size("down_sampling", "groups", groups.turns(), batch.turns(), "turn");
+  expects_size("down_sampling", "groups", groups.trajectories(), batch.trajectories(), "trajectory");
   expects_size("down_sampling", "reasons", reasons.size(), batch.turns(), "turn");
   detail::check_down_sampling_options(options, "down_sampling");
 

@@ -28,7 +28,7 @@ template <typename Group>
                                                                 group_accuracy_options const& options) {
   auto const total = group.total();
   if (total.count == 0) return 0;
-  double const mean = total.sum / static_cast<double>(total.count);
+  double const mean = total.min == total.max ? total.min : total.sum / static_cast<double>(total.count);
   return mean >= options.low && mean <= options.high ? 0 : reason::group_accuracy;
 }
 
@@ -44,7 +44,7 @@ inline void check_accuracy_options(group_accuracy_options const& options, std::s
 ///     keep iff low <= mean outcome over the group <= high
 ///
 /// Also called: accuracy filter, difficulty mask, online difficulty filtering, band-pass.
-/// @param[in]     groups   by_group for whole prompts; by_turn judges each turn index on its own.
+/// @param[in]     groups   group_by::group for whole prompts; group_by::turn judges each turn index on its own.
 /// @param[in]     outcome  [S] 1 for a success and 0 for a failure, or any score; invalid turns' are not read as
 ///                         numbers.
 /// @param[in,out] reasons  [S] in which validity is settled; every valid turn of a rejected group gains

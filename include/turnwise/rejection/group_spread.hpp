@@ -62,7 +62,7 @@ inline void check_spread_options(group_spread_options const& options, std::strin
 /// Give it the outcome to gate on outcomes (a shaped reward differs a little even where every answer fails, and a
 /// division by its deviation blows that up), or the return.
 /// Also called: dynamic sampling filter (DAPO), zero-variance filter, no-signal filter.
-/// @param[in]     groups   by_group for whole prompts; by_turn judges each turn index on its own.
+/// @param[in]     groups   group_by::group for whole prompts; group_by::turn judges each turn index on its own.
 /// @param[in]     value    [S] outcome, reward or return; those of invalid turns are not read as numbers.
 /// @param[in,out] reasons  [S] in which validity is settled; every valid turn of a rejected group gains `group_spread`.
 /// @throws precondition_error  sizes that differ; threshold negative or not finite; a valid turn's value that is not

@@ -43,6 +43,7 @@ struct usable_tokens_options {
 ///         is written.
 /// @note  Exact and free of order.
 /// @par Complexity  O(S), no allocation.
+/// @par Reference   ours.
 inline void usable_tokens(rollout_view const& batch, std::span<importance::turn_statistics const> statistics,
                           usable_tokens_options const& options, std::span<reason_flags> reasons) {
   check_rollout(batch, "usable_tokens");

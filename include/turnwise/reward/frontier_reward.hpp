@@ -122,6 +122,8 @@ void frontier_reward(attempts<E> const& of, std::span<std::int64_t const> propos
   expects(of.groups != nullptr, "frontier_reward: the attempts have no grouping");
   check_rollout(of.batch, "frontier_reward");
   expects_size("frontier_reward", "groups", of.groups->turns(), of.batch.turns(), "turn of the attempts");
+  expects_size("frontier_reward", "groups", of.groups->trajectories(), of.batch.trajectories(),
+               "trajectory of the attempts");
   auto const check_flags = [&](std::span<std::uint8_t const> flags, std::string_view name) {
     if (!flags.empty()) expects_size("frontier_reward", name, flags.size(), of.batch.turns(), "turn of the attempts");
   };
@@ -131,9 +133,8 @@ void frontier_reward(attempts<E> const& of, std::span<std::int64_t const> propos
   check_flags(of.evaluation.rule_violation, "rule_violation");
   for (std::size_t p = 0; p < reward.size(); ++p) {
     bool const invalid = !invalid_module.empty() && invalid_module[p] != 0;
-    reward[p] =
-        static_cast<T>(invalid ? options.invalid_reward
-                               : detail::frontier_of_group(of, detail::group_of(of, proposal_group[p]), options));
+    reward[p] = narrowed<T>(invalid ? options.invalid_reward
+                                    : detail::frontier_of_group(of, detail::group_of(of, proposal_group[p]), options));
   }
 }
 

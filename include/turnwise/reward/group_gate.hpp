@@ -41,7 +41,7 @@ struct group_gate_options {
 ///     S = (speedup - min) / (max - min) over the correct members, 0 when max - min <= min_spread
 ///
 /// Also called: CA-GRPO reward, correctness-aware gate.
-/// @param[in]  groups   by_group for one prompt, by_turn for multi-turn data: the caller names it.
+/// @param[in]  groups   group_by::group for one prompt, group_by::turn for multi-turn data: the caller names it.
 /// @param[in]  turns    evaluation arrays, [S] each; the profile is not used and may be empty.
 /// @param[in]  reasons  [S] as begin_reasons wrote them, or empty. Turns flagged off count nowhere and get C.
 /// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.

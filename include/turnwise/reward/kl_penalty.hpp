@@ -55,6 +55,7 @@ template <logprob_value Current, logprob_value Reference, real T>
 /// @note  Masked tokens, and tokens whose log ratio is NaN or infinite (divergence::kl_estimate counts them), keep
 ///        their reward. A NaN or infinite reward stays what it is.
 /// @note  Default k1 as in RLHF, limited like every estimate; RLHF code often has no limit (clamp = cap = infinity).
+/// @note  Deterministic: token by token, for any threads; k3 within the tolerance of divergence::kl_estimate.
 /// @par Complexity  O(N), no allocation.
 /// @par Reference   Ziegler et al. 2019, arXiv:1909.08593; Ouyang et al. 2022, arXiv:2203.02155.
 template <logprob_value Current, logprob_value Reference, real T>
@@ -83,6 +84,7 @@ void kl_penalty(divergence::kl_logprobs<Current, Reference> const& tokens, kl_pe
 /// @param[in,out] turn_reward  [S]; a missing reward (NaN) stays missing.
 /// @throws precondition_error  sizes that differ, a coefficient that is negative or not finite; nothing is written.
 /// @note  Turns that the caller flagged off are treated like the others: their reward is read by nobody.
+/// @note  Deterministic: one fused multiply-add a turn, the same bits everywhere.
 /// @par Complexity  O(S), no allocation.
 template <real T>
 void kl_penalty(std::span<divergence::kl_sums const> sums, double coefficient, std::span<T> turn_reward) {

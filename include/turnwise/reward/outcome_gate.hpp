@@ -71,6 +71,7 @@ inline void check_outcome_gate(outcome_gate_options const& options) {
 /// @note  Gates turn by turn. To drop whole groups without a good outcome use a filter on groups.
 /// @note  Deterministic: one fused multiply-add a turn (as a factor, and one product).
 /// @par Complexity  O(S), no allocation.
+/// @par Reference   ours; prime-rl's length bonus as a factor.
 template <real T>
 void outcome_gate(no_deduce<std::span<T const>> outcome, no_deduce<std::span<T const>> shaping,
                   outcome_gate_options const& options, std::span<reason_flags const> reasons, std::span<T> reward) {

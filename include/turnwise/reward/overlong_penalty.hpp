@@ -70,8 +70,7 @@ void overlong_penalty(rollout_view const& batch, std::span<std::int64_t const> l
   detail::check_overlong_penalty(options);
   expects_size("overlong_penalty", "penalty", penalty.size(), batch.turns(), "turn");
   if (length.empty()) {
-    expects_size("overlong_penalty", "turn_begin", batch.turn_begin.size(), batch.turns(), "turn");
-    expects_size("overlong_penalty", "turn_end", batch.turn_end.size(), batch.turns(), "turn");
+    check_token_ranges(batch, std::size_t{1} << 62, "overlong_penalty");
   } else {
     expects_size("overlong_penalty", "length", length.size(), batch.turns(), "turn");
   }
@@ -88,10 +87,10 @@ void overlong_penalty(rollout_view const& batch, std::span<std::int64_t const> l
     for (std::size_t s = batch.first_turn(j); s < batch.first_turn(j + 1); ++s) {
       bool const of_turn = options.scope == length_scope::turn;
       total += length_of(s);
-      penalty[s] = static_cast<T>(of_turn ? overlong_term(length_of(s), options) : 0.0);
+      penalty[s] = narrowed<T>(of_turn ? overlong_term(length_of(s), options) : 0.0);
       if (!of_turn && !batch.flagged_off(s)) payer = s;
     }
-    if (payer < batch.turns()) penalty[payer] = static_cast<T>(overlong_term(total, options));
+    if (payer < batch.turns()) penalty[payer] = narrowed<T>(overlong_term(total, options));
   }
 }
 

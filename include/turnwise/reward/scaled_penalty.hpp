@@ -79,6 +79,7 @@ void check_rewards(std::span<T const> reward, std::span<reason_flags const> reas
 /// @note  Scale before the baseline, or the scaled group no longer adds up to 0.
 /// @note  Deterministic: one fused multiply-add a turn.
 /// @par Complexity  O(S), no allocation.
+/// @par Reference   ours (`away`); OpenRLHF, stop_properly_penalty_coef.
 template <real T>
 void scaled_penalty(no_deduce<std::span<T const>> reward, std::span<std::uint8_t const> marked,
                     scaled_penalty_options const& options, std::span<reason_flags const> reasons, std::span<T> out) {

@@ -26,12 +26,14 @@ template <real T>
 ///                        acts as 0. So no NaN is written, in its segment or elsewhere.
 /// @param      scratch    at least gae_workspace_bytes; must stay alive until the stream has passed this work.
 /// @throws precondition_error  sizes that differ, options as on the host, a workspace too small; nothing is enqueued.
-/// @throws cuda_error          a launch was refused.
+/// @throws cuda_error          a launch was refused, or the device cannot hold 17 blocks of the scan at a time.
 /// @note  Deterministic: the same bits in every run, on any stream and at any address. They depend on where a segment
 ///        lies among the tokens, for chunks of tokens are joined; the host goes from the last token to the first. With
 ///        n the unmasked tokens from a token to its segment's end, and M its advantage with |r| + gamma |V'| + |V| in
 ///        place of each difference, host and device differ by at most (4 n + 128) 2^-53 M (target: M + |V|) and one
 ///        ulp of T.
+/// @note  Up to 17 blocks of the scan wait for one another, so kernels that wait for its results must leave room for
+///        them.
 /// @par Complexity  one read of the inputs and one write of the outputs.
 /// @see turnwise::advantage::gae
 template <real T>

@@ -86,7 +86,8 @@ inline constexpr std::size_t turn_return_workspace_bytes = 0;  ///< takes no wor
 /// @param[in,out] reasons      [S] as begin_reasons wrote them; gains `unscored` and `unscored_future`.
 /// @param[out]    turn_return  [S]; may be the same span as reward.
 /// @param[in]     status       may be null; gains what discounted_return reports, with the same effect.
-/// @throws precondition_error  sizes that differ, gamma outside [0, 1]; nothing is enqueued.
+/// @throws precondition_error  sizes that differ, gamma outside [0, 1], or not 1 for current and best_so_far; nothing
+///         is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @note  Turns in no trajectory, which only wrong offsets allow, are not written.
 /// @par Complexity  O(S) work, a warp a trajectory.

@@ -23,9 +23,10 @@ template <real T>
 /// @param[in]  status     as for gae; a log ratio of an unmasked token that is NaN or infinite is a token_value too.
 /// @param      scratch    at least vtrace_workspace_bytes; must stay alive until the stream has passed this work.
 /// @throws precondition_error  sizes that differ, options as on the host, a workspace too small; nothing is enqueued.
-/// @throws cuda_error          a launch was refused.
-/// @note  Deterministic as gae. Host and device differ by at most (12 n + 128) 2^-53 M and one ulp of T, where M is the
-///        formula of the output on magnitudes, with sums in place of differences; each platform's exp is within 2 ulp.
+/// @throws cuda_error          as gae.
+/// @note  Deterministic, and its blocks wait for one another, as gae. Host and device differ by at most
+///        (12 n + 128) 2^-53 M and one ulp of T, where M is the formula of the output on magnitudes, with sums in place
+///        of differences; the exponential is within 1.1 ulp.
 /// @par Complexity  one read of the inputs and one write of the outputs.
 /// @see turnwise::advantage::vtrace
 template <real T>

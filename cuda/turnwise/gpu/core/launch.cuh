@@ -41,4 +41,45 @@ void launch(std::string_view call, void (*kernel)(Parameters...), unsigned block
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...), call);
 }
 
+namespace detail {
+
+/// Blocks in clusters of `cluster` neighbours, which run together and reach each other's shared memory.
+struct cluster_launch {
+  cudaLaunchAttribute attribute{};
+  cudaLaunchConfig_t config{};
+
+  cluster_launch(unsigned cluster, unsigned blocks, unsigned threads, std::size_t shared_bytes, cudaStream_t stream) {
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster, 1, 1};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+  }
+  cluster_launch(cluster_launch const&) = delete;
+};
+
+}  // namespace detail
+
+/// How many clusters of `cluster` blocks the current device runs at the same time; it must be sm_90 or later.
+template <typename... Parameters>
+[[nodiscard]] unsigned resident_clusters(std::string_view call, void (*kernel)(Parameters...), unsigned cluster,
+                                         unsigned threads, std::size_t shared_bytes) {
+  detail::cluster_launch const shape{cluster, cluster, threads, shared_bytes, nullptr};
+  int count = 0;
+  check(cudaOccupancyMaxActiveClusters(&count, reinterpret_cast<void const*>(kernel), &shape.config), call);
+  return static_cast<unsigned>(count);
+}
+
+/// As launch, with `clusters` clusters of `cluster` blocks: a power of two, at most 8; sm_90 or later.
+template <typename... Parameters, typename... Arguments>
+void launch_clusters(std::string_view call, void (*kernel)(Parameters...), unsigned cluster, unsigned clusters,
+                     unsigned threads, std::size_t shared_bytes, ::cuda::stream_ref stream, Arguments&&... arguments) {
+  if (clusters == 0) return;
+  detail::cluster_launch const shape{cluster, cluster * clusters, threads, shared_bytes, stream.get()};
+  check(cudaLaunchKernelEx(&shape.config, kernel, std::forward<Arguments>(arguments)...), call);
+}
+
 }  // namespace turnwise::gpu

@@ -69,7 +69,6 @@ void logprob_partials(token_logits<T, Id> const& logits, vocabulary_shard const&
       detail::row_pass<T, Id>{.logits = logits,
                               .shard = shard,
                               .tile = detail::tile_columns(layout, options, name),
-                              .width = 0,
                               .scale = {options.temperature, name},
                               .out = {},
                               .partials = partials,

@@ -35,7 +35,6 @@ void token_logprob(token_logits<T, Id> const& logits, token_logprob_options cons
   detail::row_pass<T, Id> const pass{.logits = logits,
                                      .shard = {0, logits.layout.vocabulary},
                                      .tile = detail::tile_columns(logits.layout, options, name),
-                                     .width = 0,
                                      .scale = {options.temperature, name},
                                      .out = out,
                                      .partials = {},

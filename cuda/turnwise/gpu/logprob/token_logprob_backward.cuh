@@ -82,7 +82,9 @@ inline constexpr std::size_t token_logprob_backward_workspace_bytes = 0;  ///< t
 /// @throws precondition_error  sizes, layouts or temperature that do not fit; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @note  With g and h the gradients of logprob and entropy, before it is rounded to T an element is off by at most
-///        2e-6 (1 + |log p|) p (|g| + |h| (entropy + |log p|)) / temperature and 1e-7 |g| / temperature at the token.
+///        5e-6 (1 + |log p|) p (|g| + |h| (1 + entropy + |log p|)) / temperature, 2e-7 |g| / temperature at the token
+///        and, as probabilities below 2^-126 count as 0, 2^-126 (|g| + |h| (entropy + 88)) / temperature. The first
+///        is what token_logprob's errors and the rounding of log p amount to.
 /// @note  Elementwise: the same bits on every run and for any alignment. Zero rows are written without a read of their
 ///        logits.
 /// @par Complexity  one read and one write of rows * columns elements.

@@ -156,11 +156,16 @@ inline void count_tokens(token_plan const& plan, device_span<std::uint8_t const>
          plan, mask, tokens);
 }
 
-/// Scratch for count_for_loss and for aggregate over J trajectories.
+/// Scratch for aggregate over J trajectories.
 [[nodiscard]] inline std::size_t aggregate_workspace_bytes(std::size_t trajectories) {
   workspace count;
   static_cast<void>(count.take<detail::loss_counts>(trajectories, "aggregate: prompts"));
   return count.used();
+}
+
+/// Scratch for count_for_loss over J trajectories: that of aggregate.
+[[nodiscard]] inline std::size_t count_for_loss_workspace_bytes(std::size_t trajectories) {
+  return aggregate_workspace_bytes(trajectories);
 }
 
 /// What the denominators of a batch may count: the device version, with the same integers.

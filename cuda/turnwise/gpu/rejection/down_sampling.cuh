@@ -150,6 +150,7 @@ inline void down_sampling(rollout_view const& batch, grouping const& groups, dow
                           ::cuda::stream_ref stream) {
   check_sizes(batch, "down_sampling");
   expects_size("down_sampling", "groups", groups.turns, batch.turns, "turn");
+  expects_size("down_sampling", "groups", groups.trajectory_order.size(), batch.trajectories(), "trajectory");
   expects_size("down_sampling", "reasons", reasons.size(), batch.turns, "turn");
   turnwise::rejection::detail::check_down_sampling_options(options, "down_sampling");
   auto const words = scratch.take<std::uint64_t>(batch.turns, "down_sampling: words");

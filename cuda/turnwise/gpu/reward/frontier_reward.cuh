@@ -38,7 +38,7 @@ struct frontier_of_proposal {
   __device__ void operator()(std::int64_t proposal) const {
     auto const p = static_cast<std::size_t>(proposal);
     bool const invalid = !invalid_module.empty() && invalid_module[p] != 0;
-    reward[p] = static_cast<T>(invalid ? options.invalid_reward : of_group(proposal_group[p]));
+    reward[p] = narrowed<T>(invalid ? options.invalid_reward : of_group(proposal_group[p]));
   }
 
  private:
@@ -100,6 +100,8 @@ void check_attempts(attempts<E> const& of, device_span<std::int64_t const> propo
     if (!flags.empty()) expects_size(name, array, flags.size(), turns, "turn of the attempts");
   };
   expects_size(name, "groups", of.groups.turns, turns, "turn of the attempts");
+  expects_size(name, "groups", of.groups.trajectory_order.size(), of.batch.trajectories(),
+               "trajectory of the attempts");
   expects_size(name, "correct", of.evaluation.correct.size(), turns, "turn of the attempts");
   check_flags(of.evaluation.compiled, "compiled");
   check_flags(of.evaluation.decoy, "decoy");

@@ -45,7 +45,7 @@ TURNWISE_KERNEL void overlong_penalty_kernel(rollout_view batch, device_span<std
       total += tokens;
       if (!batch.flagged_off(s)) payer = s;
       penalty[static_cast<std::size_t>(s)] =
-          static_cast<T>(of_turn ? turnwise::reward::overlong_term(tokens, options) : 0.0);
+          narrowed<T>(of_turn ? turnwise::reward::overlong_term(tokens, options) : 0.0);
     }
     if (of_turn) return;
     total = gpu::detail::warp_sum(total);
@@ -56,7 +56,7 @@ TURNWISE_KERNEL void overlong_penalty_kernel(rollout_view batch, device_span<std
     }
     // By the lane that wrote the turn's 0.
     if (latest >= 0 && latest == payer)
-      penalty[static_cast<std::size_t>(latest)] = static_cast<T>(turnwise::reward::overlong_term(total, options));
+      penalty[static_cast<std::size_t>(latest)] = narrowed<T>(turnwise::reward::overlong_term(total, options));
   });
 }
 

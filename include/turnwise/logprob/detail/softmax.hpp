@@ -99,6 +99,20 @@ template <real T>
 #endif
 }
 
+/// a * b, rounded: on the device never made part of an fma with what it is added to later, so that the lanes of a warp
+/// and all kernels get the same bits.
+template <real T>
+[[nodiscard]] TURNWISE_HOST_DEVICE inline T rounded_product(T a, T b) noexcept {
+#ifdef __CUDA_ARCH__
+  if constexpr (std::same_as<T, float>)
+    return __fmul_rn(a, b);
+  else
+    return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
 /// A part without logits.
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr logprob_partial<T> empty_partial() noexcept {
@@ -110,9 +124,9 @@ template <real T>
 TURNWISE_HOST_DEVICE inline void rescale(logprob_partial<T>& part, T maximum, T log2_scale) noexcept {
   T const exponent = exponent_of(part.maximum - maximum, log2_scale);
   T const factor = exp2_of(exponent);
-  part.e_log_e = factor * std::fma(exponent, part.sum, part.e_log_e);
-  part.sum *= factor;
-  part.squares *= factor * factor;
+  part.e_log_e = rounded_product(factor, std::fma(exponent, part.sum, part.e_log_e));
+  part.sum = rounded_product(factor, part.sum);
+  part.squares = rounded_product(factor * factor, part.squares);
   part.maximum = maximum;
 }
 

@@ -55,25 +55,6 @@ struct clamped_log_ratio {
   }
 };
 
-/// Each lane's KL estimate.
-#ifdef __CUDACC__
-#pragma nv_exec_check_disable
-#endif
-template <typename F>
-[[nodiscard]] TURNWISE_HOST_DEVICE constexpr divergence::kl_terms<F> kl_of(F d, divergence::kl_options const& options) {
-  if constexpr (real<F>) {
-    return divergence::kl_estimate(d, options);
-  } else {
-    divergence::kl_terms<F> result{};
-    for (std::size_t l = 0; l < lanes_of<F>; ++l) {
-      auto const [value, slope] = divergence::kl_estimate(number<F>{d[l]}, options);
-      result.value[l] = value;
-      result.slope[l] = slope;
-    }
-    return result;
-  }
-}
-
 /// Everything about a token: the one place where policy, weight, KL, entropy and scale meet, on host and device.
 template <bool Extras, typename Policy, typename F>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr token_result<F> evaluate(Policy const& policy, loss_options const& options,
@@ -92,7 +73,7 @@ template <bool Extras, typename Policy, typename F>
     F const from_reference = in.reference - in.current;
     in_loss &= is_bounded(from_reference);
     in_loss &= is_bounded(in.entropy);
-    auto const kl = kl_of(from_reference, options.kl);
+    auto const kl = divergence::kl_estimate(from_reference, options.kl);
     F const coefficient = constant<F>(options.kl_coefficient);
     value = value * in.weight;
     slope = slope * in.weight + coefficient * kl.slope;

@@ -4,9 +4,9 @@
 ///
 /// A block takes a chunk of tokens. Its threads reduce their runs of tokens to maps (run_map), a fixed tree joins them,
 /// and the chunk's map is published. What reaches the chunk from behind comes from the map of the next chunk, if a
-/// segment ends there; else from one block that takes no tokens: it applies the maps of the chunks one after the other,
-/// as they come in. So how results are associated depends on token indices alone, never on timing. Then the threads run
-/// the recursion over their tokens as the host does.
+/// segment ends there; else from one block that takes no tokens: it joins the maps of groups of chunks and applies the
+/// groups one after the other, as they come in. So how results are associated depends on token indices alone, never on
+/// timing. Then the threads run the recursion over their tokens as the host does.
 #pragma once
 
 #include <turnwise/gpu/advantage/detail/segmented_scan_chunk.cuh>
@@ -51,43 +51,47 @@ TURNWISE_KERNEL void scan_begin_kernel(device_span<std::int64_t const> offsets, 
   });
 }
 
+/// Chunks whose maps the carrying block joins before it applies them.
+inline constexpr int carry_group = 16;
+inline constexpr int carry_groups = scan_threads / carry_group;
+static_assert(carry_groups < gpu::detail::lanes);
+
 /// Shared memory of the block that carries on from chunk to chunk.
 struct carry_store {
-  run_map map[scan_threads];
-  double value[scan_threads], excess[scan_threads];
-  unsigned ready[scan_warps];
+  run_map group[carry_groups];
+  bool ready[carry_groups];
 };
 
-/// Applies the chunks' maps one after the other and publishes what reaches each next chunk. As many maps as are there
-/// are taken at a time; that changes no result, for the order is always the same.
+/// Publishes what reaches each next chunk. The maps of a group of chunks are joined as a tree, the groups applied one
+/// after the other; as many as are there are taken at a time. A group is taken when it is whole, so that no result
+/// depends on timing.
 __device__ inline void carry_on(scan_blocks const& work, carry_store& store) {
-  auto const chunks = static_cast<std::int64_t>(work.links.size());
-  int const thread = static_cast<int>(threadIdx.x);
+  std::int64_t const links = static_cast<std::int64_t>(work.links.size()) - 1;
+  int const thread = static_cast<int>(threadIdx.x), lane = gpu::detail::lane_id();
+  int const group = thread / carry_group;
   later_token later{0, 0};
-  for (std::int64_t begin = 0; begin + 1 < chunks;) {
+  for (std::int64_t begin = 0; begin < links;) {
     std::int64_t const order = begin + thread;
     run_map map = empty_run();
-    bool const ready = order + 1 < chunks && work.links[static_cast<std::size_t>(order)].received_map(map);
-    store.map[thread] = map;
-    unsigned const ready_lanes = __ballot_sync(gpu::detail::all_lanes, ready);
-    if (gpu::detail::lane_id() == 0) store.ready[thread / gpu::detail::lanes] = ready_lanes;
-    __syncthreads();
-    int count = 0;
-    for (int w = 0; w < scan_warps && count == w * gpu::detail::lanes; ++w)
-      count +=
-          store.ready[w] == gpu::detail::all_lanes ? gpu::detail::lanes : gpu::detail::lowest_lane(~store.ready[w]);
-    if (thread == 0) {
-#pragma unroll 4
-      for (int i = 0; i < count; ++i) {
-        later = store.map[i](later);
-        store.value[i] = later.value;
-        store.excess[i] = later.excess;
-      }
+    bool const ready = order >= links || work.links[static_cast<std::size_t>(order)].received_map(map);
+    unsigned const missing = ~__ballot_sync(gpu::detail::all_lanes, ready);
+    map = with_lanes_below<carry_group>(map);
+    if (thread % carry_group == carry_group - 1) {
+      store.group[group] = map;
+      store.ready[group] = (missing >> (lane / carry_group * carry_group) & ((1u << carry_group) - 1)) == 0;
     }
     __syncthreads();
-    if (thread < count)
-      work.links[static_cast<std::size_t>(order) + 1].publish_later({store.value[thread], store.excess[thread]});
-    begin += count;
+    int const count =
+        gpu::detail::lowest_lane(~__ballot_sync(gpu::detail::all_lanes, lane < carry_groups && store.ready[lane]));
+    later_token before = later;
+#pragma unroll 4
+    for (int g = 0; g < count; ++g) {
+      if (g == group) before = later;
+      later = store.group[g](later);
+    }
+    if (group < count && order < links) work.links[static_cast<std::size_t>(order)].publish_next(map(before));
+    begin += count * carry_group;
+    __syncthreads();
   }
 }
 
@@ -107,13 +111,24 @@ TURNWISE_KERNEL void __launch_bounds__(scan_threads, scan_blocks_resident<Rule>)
   if (threadIdx.x == 0) shared_ticket = atomicAdd(&work.control.data()->ticket, 1ull);
   __syncthreads();
   // The first block to run carries. It waits for chunks in the order in which blocks take them, and a block publishes
-  // before it waits: so one more block at a time is enough to get on. A scan of one chunk has nothing to carry.
+  // before it waits: so it gets on if a group of chunks has blocks at the same time (check_resident). A scan of one
+  // chunk has nothing to carry.
   bool const carried = work.links.size() > 1;
   auto const ticket = static_cast<std::int64_t>(shared_ticket);
   if (carried && ticket == 0)
     carry_on(work, store.carry);
   else
     chunk_scan<T, Rule>{call, rule, work, store.chunk, ticket - (carried ? 1 : 0)}.run();
+}
+
+/// Throws unless the device can hold the block that carries and those of a group of chunks.
+template <real T, typename Rule>
+void check_resident(std::string_view function) {
+  int device = 0, multiprocessors = 0, blocks = 0;
+  check(cudaGetDevice(&device), function);
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), function);
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, scan_kernel<T, Rule>, scan_threads, 0), function);
+  if (blocks * multiprocessors <= carry_group) throw cuda_error(cudaErrorCooperativeLaunchTooLarge, function);
 }
 
 /// Enqueues a rule over all segments. Sizes and options are checked by then.
@@ -125,6 +140,7 @@ void enqueue_scan(scan_call<T> const& call, Rule const& rule, std::string_view f
   scan_blocks const work{chunks, scratch};
   if (tokens == 0 || (call.advantage.empty() && call.target.empty())) return;
   expects(chunks < static_cast<std::size_t>(std::numeric_limits<int>::max()), function, ": too many tokens, ", tokens);
+  if (chunks > 1) check_resident<T, Rule>(function);
   check(cudaMemsetAsync(work.control.data(), 0, sizeof(scan_control), stream.get()), function);
   std::size_t const items = call.segments.offsets.size() > chunks + 1 ? call.segments.offsets.size() : chunks + 1;
   launch(function, scan_begin_kernel, grid_blocks(items, scan_threads), scan_threads, 0, stream, call.segments.offsets,

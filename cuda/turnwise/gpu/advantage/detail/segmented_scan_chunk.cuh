@@ -8,8 +8,10 @@
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/core/workspace.cuh>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 namespace turnwise::gpu::advantage {
 
@@ -76,7 +78,7 @@ struct chunk_store {
   T next_value[tokens];          ///< at the last token of each segment
   unsigned on[bit_words + 1];    ///< bit: the token is not masked
   unsigned last[bit_words + 1];  ///< bit: a segment's last token
-  run_map warp[scan_warps];
+  run_map warp[scan_warps + 1];  ///< of each warp, then of it and those above it; the last one: of none
   double later_value, later_excess;
 };
 
@@ -90,7 +92,7 @@ template <real T, typename Rule>
 class chunk_scan {
  public:
   static constexpr int each = thread_tokens<T, Rule>;
-  static constexpr int unrolled = Rule::off_policy ? 1 : each;
+  static constexpr int unrolled = Rule::off_policy ? 1 : each;  ///< an exp a token is code enough
   using store_type = chunk_store<T, Rule>;
 
   __device__ chunk_scan(scan_call<T> const& call, Rule const& rule, scan_blocks const& work, store_type& store,
@@ -106,44 +108,64 @@ class chunk_scan {
     load();
     run_map const mine = reduce();
     later_token const later = carry(mine);
-    write(later);
+    by_content([&](auto constant) { write<decltype(constant)::value>(later); });
     __syncthreads();
-    if (!call_.advantage.empty()) unstage(store_.reward, reward_phase_, first_, count_, call_.advantage.data());
-    if (!call_.target.empty()) unstage(store_.value, value_phase_, first_, count_, call_.target.data());
+    constexpr int tokens = store_type::tokens;
+    if (!call_.advantage.empty())
+      unstage<scan_threads, tokens>(store_.reward, reward_phase_, first_, count_, call_.advantage.data());
+    if (!call_.target.empty())
+      unstage<scan_threads, tokens>(store_.value, value_phase_, first_, count_, call_.target.data());
   }
 
  private:
   __device__ void load() {
     auto const tokens = static_cast<std::int64_t>(call_.reward.size());
-    reward_phase_ = stage(call_.reward.data(), tokens, first_, count_, store_.reward);
-    value_phase_ = stage(call_.value.data(), tokens, first_, count_, store_.value);
+    reward_phase_ = stage<scan_threads, store_type::tokens>(call_.reward.data(), tokens, first_, count_, store_.reward);
+    value_phase_ = stage<scan_threads, store_type::tokens>(call_.value.data(), tokens, first_, count_, store_.value);
     if constexpr (Rule::off_policy)
-      ratio_phase_ = stage(call_.log_ratio.data(), tokens, first_, count_, store_.log_ratio);
+      ratio_phase_ =
+          stage<scan_threads, store_type::tokens>(call_.log_ratio.data(), tokens, first_, count_, store_.log_ratio);
     __pipeline_commit();
 
-    int const thread = static_cast<int>(threadIdx.x);
-    int const lane = gpu::detail::lane_id();
     bool const broken = work_.control.data()->broken != 0;
-    auto const& mask = call_.segments.mask;
-#pragma unroll 4
-    for (int word = thread / gpu::detail::lanes; word < store_type::bit_words; word += scan_warps) {
-      int const at = word * 32 + lane;
-      bool const on = at < count_ && !broken && (mask.empty() || mask[static_cast<std::size_t>(first_ + at)] != 0);
-      unsigned const bits = __ballot_sync(gpu::detail::all_lanes, on);
-      if (lane == 0) store_.on[word] = bits;
-    }
-    for (int word = thread; word <= store_type::bit_words; word += scan_threads) store_.last[word] = 0;
-    if (thread == 0) store_.on[store_type::bit_words] = 0;
+    mark_unmasked(broken);
+    for (int word = static_cast<int>(threadIdx.x); word <= store_type::bit_words; word += scan_threads)
+      store_.last[word] = 0;
     __syncthreads();
     if (!broken) mark_ends();
     __pipeline_wait_prior(0);
     __syncthreads();
   }
 
+  __device__ void mark_unmasked(bool broken) {
+    int const thread = static_cast<int>(threadIdx.x);
+    auto const& mask = call_.segments.mask;
+    if (mask.empty() || broken) {
+      for (int word = thread; word <= store_type::bit_words; word += scan_threads) {
+        int const left = broken ? 0 : count_ - word * 32;
+        store_.on[word] = left >= 32 ? ~0u : left > 0 ? (1u << left) - 1 : 0;
+      }
+      return;
+    }
+    std::uint8_t on[each];
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      int const at = thread + i * scan_threads;
+      on[i] = at < count_ ? mask[static_cast<std::size_t>(first_ + at)] : std::uint8_t{0};
+    }
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+      unsigned const bits = __ballot_sync(gpu::detail::all_lanes, on[i] != 0);
+      if (gpu::detail::lane_id() == 0) store_.on[thread / gpu::detail::lanes + i * scan_warps] = bits;
+    }
+    if (thread == 0) store_.on[store_type::bit_words] = 0;
+  }
+
   /// Marks the last token of each segment that ends in the chunk.
   __device__ void mark_ends() {
     auto const& segments = call_.segments;
     std::int64_t const stop = work_.first_segment[static_cast<std::size_t>(chunk_) + 1];
+#pragma unroll 1
     for (std::int64_t k = work_.first_segment[static_cast<std::size_t>(chunk_)] + threadIdx.x; k < stop;
          k += scan_threads) {
       auto const segment = static_cast<std::size_t>(k);
@@ -160,28 +182,63 @@ class chunk_scan {
     }
   }
 
+  /// What a warp's tokens need; a path of code each, for most have it easy.
+  enum class content { plain, ends, gaps };  ///< nothing; looking for segment ends; and for masked tokens
+
+  /// Calls body with the content as a constant.
+  template <typename Body>
+  __device__ void by_content(Body body) {
+    if (content_ == content::plain)
+      body(std::integral_constant<content, content::plain>{});
+    else if (content_ == content::ends)
+      body(std::integral_constant<content, content::ends>{});
+    else
+      body(std::integral_constant<content, content::gaps>{});
+  }
+
   /// This thread's tokens as one run; bad ones become masked.
   __device__ run_map reduce() {
-    int const start = static_cast<int>(threadIdx.x) * each;
-    on_ = bits_from(store_.on, start);
-    last_ = bits_from(store_.last, start);
-    run_map run = empty_run();
+    using gpu::detail::all_lanes;
+    constexpr unsigned all = (1u << each) - 1;
+    start_ = static_cast<int>(threadIdx.x) * each;
+    on_ = bits_from(store_.on, start_) & all;
+    last_ = bits_from(store_.last, start_) & all;
+    if (__all_sync(all_lanes, on_ == all))
+      content_ = __all_sync(all_lanes, last_ == 0) ? content::plain : content::ends;
+    for (;;) {
+      unsigned bad = 0;
+      run_map run = empty_run();
+      by_content([&](auto constant) { run = reduced<decltype(constant)::value>(bad); });
+      if (__all_sync(all_lanes, bad == 0)) return run;
+      on_ &= ~bad;
+      content_ = content::gaps;
+      for (; bad != 0; bad &= bad - 1)
+        report(call_.status, status_code::token_value, first_ + start_ + gpu::detail::lowest_lane(bad));
+    }
+  }
+
+  /// The map of this thread's tokens, and the bits of bad ones; only those count if there are any.
+  template <content has>
+  __device__ run_map reduced(unsigned& bad) const {
+    // The unmasked token whose next one lies behind the run, if any.
+    int const foremost = has == content::plain    ? each - 1
+                         : (on_ & ~last_) > last_ ? gpu::detail::highest_lane(on_)
+                                                  : -1;
+    run_map run{1, 0, 0, 0};
 #pragma unroll unrolled
     for (int i = each - 1; i >= 0; --i) {
-      if ((last_ >> i & 1) != 0) run = segment_end(static_cast<double>(store_.next_value[start + i]));
-      if ((on_ >> i & 1) == 0) continue;
-      T const reward = store_.reward[reward_phase_ + start + i];
-      T const value = store_.value[value_phase_ + start + i];
+      T const reward = store_.reward[reward_phase_ + start_ + i];
+      T const value = store_.value[value_phase_ + start_ + i];
       bool fine = within(reward, limit) && within(value, limit);
-      if constexpr (Rule::off_policy) fine = fine && within(store_.log_ratio[ratio_phase_ + start + i], largest<T>);
-      if (!fine) {
-        report(call_.status, status_code::token_value, first_ + start + i);
-        on_ &= ~(1u << i);
-        continue;
-      }
-      run.prepend({static_cast<double>(reward), static_cast<double>(value)}, weights(start + i), rule_.gamma);
+      if constexpr (Rule::off_policy) fine = fine && within(store_.log_ratio[ratio_phase_ + start_ + i], largest<T>);
+      bool const on = has != content::gaps || (on_ >> i & 1) != 0;
+      if (on && !fine) bad |= 1u << i;
+      if (has != content::plain && (last_ >> i & 1) != 0)
+        run = segment_end(static_cast<double>(store_.next_value[start_ + i]));
+      run.prepend({static_cast<double>(reward), static_cast<double>(value)}, weights(start_ + i, on), rule_.gamma, on,
+                  i == foremost);
     }
-    return run;
+    return has == content::gaps && (on_ | last_) == 0 ? empty_run() : run;
   }
 
   /// Publishes the chunk's map, waits for what reaches it from behind, and returns what reaches this thread's tokens.
@@ -189,63 +246,60 @@ class chunk_scan {
     int const lane = gpu::detail::lane_id();
     int const warp = static_cast<int>(threadIdx.x) / gpu::detail::lanes;
     run_map const with_above = with_lanes_above(mine);
-    run_map above = shifted_down(with_above, 1);
+    run_map above = from_above(with_above, 1);
     if (lane == gpu::detail::lanes - 1) above = empty_run();
     if (lane == 0) store_.warp[warp] = with_above;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      run_map whole = store_.warp[scan_warps - 1];
-      for (int w = scan_warps - 2; w >= 0; --w) whole = joined(store_.warp[w], whole);
-      work_.links[static_cast<std::size_t>(order_)].publish_map(whole);
-      later_token const later = wait();
-      store_.later_value = later.value;
-      store_.later_excess = later.excess;
+    if (warp == 0) {
+      run_map const whole = with_lanes_above<scan_warps>(lane < scan_warps ? store_.warp[lane] : empty_run());
+      if (lane == 0) work_.links[static_cast<std::size_t>(order_)].publish_map(whole);
+      if (lane <= scan_warps) store_.warp[lane] = whole;
+      later_token later{0, 0};
+      if (order_ > 0) later = work_.links[static_cast<std::size_t>(order_) - 1].wait_for_next();
+      if (lane == 0) store_.later_value = later.value, store_.later_excess = later.excess;
     }
     __syncthreads();
-    later_token later{store_.later_value, store_.later_excess};
-    for (int w = scan_warps - 1; w > warp; --w) later = store_.warp[w](later);
-    return above(later);
-  }
-
-  __device__ later_token wait() const {
-    later_token later{0, 0};
-    if (order_ == 0) return later;
-    for (;;) {
-      if (work_.links[static_cast<std::size_t>(order_)].received_later(later)) return later;
-      run_map behind;
-      if (work_.links[static_cast<std::size_t>(order_) - 1].received_map(behind) && behind.is_constant())
-        return {behind.value, behind.beta};
-    }
+    return above(store_.warp[warp + 1]({store_.later_value, store_.later_excess}));
   }
 
   /// The recursion over this thread's tokens; results take the place of rewards and values.
+  template <content has>
   __device__ void write(later_token later) {
-    int const start = static_cast<int>(threadIdx.x) * each;
+    bool const wants_target = !call_.target.empty();
+    T* const rewards = store_.reward + reward_phase_ + start_;
+    T* const values = store_.value + value_phase_ + start_;
+    T reward = rewards[each - 1], value = values[each - 1];
 #pragma unroll unrolled
     for (int i = each - 1; i >= 0; --i) {
-      T& reward = store_.reward[reward_phase_ + start + i];
-      T& value = store_.value[value_phase_ + start + i];
-      if ((last_ >> i & 1) != 0) later = {static_cast<double>(store_.next_value[start + i]), 0};
-      if ((on_ >> i & 1) == 0) {
-        reward = value = T{0};
-        continue;
-      }
       token_numbers const token{static_cast<double>(reward), static_cast<double>(value)};
-      token_weights const of_token = weights(start + i);
+      // Before this token's results are stored: the compiler has to think that they might change the next.
+      if (i > 0) reward = rewards[i - 1], value = values[i - 1];
+      if (has != content::plain && (last_ >> i & 1) != 0)
+        later = {static_cast<double>(store_.next_value[start_ + i]), 0};
+      bool const on = has != content::gaps || (on_ >> i & 1) != 0;
+      token_weights const of_token = weights(start_ + i, on);
       double const excess = turnwise::advantage::detail::token_excess(token, of_token, rule_.gamma, later);
-      reward = narrowed<T>(rule_.advantage(token, of_token, later, excess));
-      value = narrowed<T>(token.value + excess);
-      later = {token.value, excess};
+      rewards[i] = on ? clamped(rule_.advantage(token, of_token, later, excess)) : T{0};
+      if (wants_target) values[i] = on ? clamped(token.value + excess) : T{0};
+      if (on) later = {token.value, excess};
     }
   }
 
-  [[nodiscard]] __device__ token_weights weights(int at) const {
+  [[nodiscard]] __device__ token_weights weights(int at, bool on) const {
     if constexpr (Rule::off_policy)
-      return rule_.weights(static_cast<double>(store_.log_ratio[ratio_phase_ + at]));
+      return on ? rule_.weights(static_cast<double>(store_.log_ratio[ratio_phase_ + at])) : token_weights{};
     else
       return rule_.weights(0);
   }
-  [[nodiscard]] __device__ static bool within(T number, T bound) { return number <= bound && number >= -bound; }
+  [[nodiscard]] __device__ static bool within(T number, T bound) {
+    using std::fabs;
+    return fabs(number) <= bound;
+  }
+  /// narrowed<T>, with the comparisons in T.
+  [[nodiscard]] __device__ static T clamped(double number) {
+    using std::fmax, std::fmin;
+    return fmax(fmin(static_cast<T>(number), largest<T>), -largest<T>);
+  }
 
   static constexpr T limit = static_cast<T>(magnitude_limit<T>);
   scan_call<T> const& call_;
@@ -255,7 +309,9 @@ class chunk_scan {
   std::int64_t order_, chunk_, first_;
   int count_;
   int reward_phase_ = 0, value_phase_ = 0, ratio_phase_ = 0;
-  unsigned on_ = 0, last_ = 0;
+  int start_ = 0;               ///< this thread's first token in the chunk
+  unsigned on_ = 0, last_ = 0;  ///< bits of its tokens
+  content content_ = content::gaps;
 };
 
 }  // namespace detail

@@ -52,17 +52,20 @@ __device__ inline void finish_and_store(token_logprob_outputs const& out, std::i
   store_row(out, row, result);
 }
 
+inline constexpr int resident_row_blocks = 4;  ///< of a multiprocessor: the registers of its threads allow no more
+
 /// One pass over the logits: either whole rows go to `out`, or parts of rows to `partials`.
 template <logit T, token_id Id>
 struct row_pass {
   token_logits<T, Id> logits;
   vocabulary_shard shard;
-  int tile;   ///< nominal columns of a tile
-  int width;  ///< threads of a row
+  int tile;  ///< nominal columns of a tile
   softmax_scale<float> scale;
   token_logprob_outputs out{};
   device_span<logprob_partial<float>> partials{};
   status_record* status = nullptr;
+  int width = 0;  ///< threads of a row; this and the next are filled in by enqueue_rows
+  int ahead = 0;  ///< rows from one to the one that takes its place, about
 
   /// The logit of a token as logprob_partial wants it of columns [begin, end) of a row.
   [[nodiscard]] __device__ float target_in(T const* row, Id id, int begin, int end) const {
@@ -77,9 +80,23 @@ struct row_pass {
   }
 };
 
+/// Brings a round of a block's loads to the L2 cache while the block joins the sums of a tile: of the row's next tile,
+/// or of the row that is likely to follow on this multiprocessor.
+template <logit T, token_id Id>
+__device__ void prefetch_round(row_pass<T, Id> const& pass, std::int64_t row, int end) {
+  constexpr int line = 128 / static_cast<int>(sizeof(T));
+  constexpr int round = static_cast<int>(row_threads) * vectors_in_flight * vector_size<T>;
+  auto const columns = static_cast<int>(pass.logits.layout.vocabulary);
+  std::int64_t const next = end < columns ? row : row + pass.ahead;
+  int const column = (end < columns ? end : 0) + static_cast<int>(threadIdx.x) * line;
+  if (static_cast<int>(threadIdx.x) * line < round && column < columns &&
+      next < static_cast<std::int64_t>(pass.logits.layout.rows))
+    prefetch(pass.logits.row(next) + column);
+}
+
 /// WholeBlock: a block a row, else several rows a block.
 template <bool WholeBlock, row_sums Sums, logit T, token_id Id>
-TURNWISE_KERNEL void __launch_bounds__(row_threads, 4) row_kernel(row_pass<T, Id> pass) {
+TURNWISE_KERNEL void __launch_bounds__(row_threads, resident_row_blocks) row_kernel(row_pass<T, Id> pass) {
   __shared__ block_store<row_warps> store;
   int turn = 0;
   int const width = WholeBlock ? static_cast<int>(row_threads) : pass.width;
@@ -105,6 +122,7 @@ TURNWISE_KERNEL void __launch_bounds__(row_threads, 4) row_kernel(row_pass<T, Id
         part = fold_thread<Sums>(values + begin, end - begin, thread, width, log2_scale, [](int, uint4 const&) {});
       float const target = leads && read ? pass.target_in(values, id, begin, end) : 0.0f;
       if constexpr (WholeBlock) {
+        prefetch_round(pass, row, end);
         part = reduce_block<Sums>(part, store, turn, log2_scale);
         turn ^= 1;
       } else {
@@ -130,6 +148,10 @@ template <row_sums Sums, logit T, token_id Id>
 void enqueue_rows(std::string_view name, row_pass<T, Id> pass, ::cuda::stream_ref stream) {
   logit_layout const& layout = pass.logits.layout;
   pass.width = threads_of_row<T>(static_cast<std::size_t>(pass.tile));
+  int device = 0, processors = 0;
+  check(cudaGetDevice(&device), name);
+  check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), name);
+  pass.ahead = resident_row_blocks * processors;
   if (pass.width == static_cast<int>(row_threads))
     launch(name, row_kernel<true, Sums, T, Id>, grid_blocks(layout.rows, 1), row_threads, 0, stream, pass);
   else

@@ -50,6 +50,12 @@ __device__ void store_aligned(T* to, uint4 const& words) {
                : "memory");
 }
 
+/// Asks for the line of the L2 cache that holds an element, and waits for nothing.
+template <logit T>
+__device__ void prefetch(T const* at) {
+  asm volatile("prefetch.global.L2 [%0];" : : "l"(__cvta_generic_to_global(at)));
+}
+
 /// The vector that begins at any element, from the two aligned ones around it, which must both be there to be read.
 template <logit T>
 [[nodiscard]] __device__ uint4 load_shifted(T const* from) {

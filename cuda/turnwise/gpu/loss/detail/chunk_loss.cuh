@@ -105,16 +105,19 @@ TURNWISE_KERNEL void __launch_bounds__(Threads) turn_ratio_kernel(Work work) {
   }
 }
 
+/// A record as words, for shuffles and for shared memory, which takes no constructors.
+inline constexpr std::size_t record_words = sizeof(host::loss_record) / sizeof(double);
+static_assert(sizeof(host::loss_record) == record_words * sizeof(double));
+
 /// The sum of the lanes' records, in a fixed order, in lane 0.
 __device__ inline host::loss_record warp_sum(host::loss_record record) {
-  static_assert(sizeof(host::loss_record) % sizeof(double) == 0);
   for (int offset = static_cast<int>(loss_lanes) / 2; offset > 0; offset /= 2) {
-    double words[sizeof(host::loss_record) / sizeof(double)];
-    __builtin_memcpy(&words, &record, sizeof record);
+    double words[record_words];
+    __builtin_memcpy(words, &record, sizeof record);
 #pragma unroll
     for (double& word : words) word = __shfl_down_sync(gpu::detail::all_lanes, word, static_cast<unsigned>(offset));
     host::loss_record other;
-    __builtin_memcpy(&other, &words, sizeof record);
+    __builtin_memcpy(&other, words, sizeof record);
     record += other;
   }
   return record;
@@ -179,7 +182,14 @@ __device__ void clear(device_span<Gradient> to, std::int64_t first, int count) {
     to[static_cast<std::size_t>(first + i)] = static_cast<Gradient>(0.0f);
 }
 
-/// Blocks that a multiprocessor shall hold: enough loads in flight, and no spills.
+/// Place of a token in the chunk that begins at token `first`, cut to the chunk: turns that were reported as bad may
+/// begin or end anywhere.
+[[nodiscard]] __device__ inline int place_in_chunk(std::int64_t token, std::int64_t first) {
+  if (token <= first) return 0;
+  return static_cast<int>(token - first < chunk_tokens ? token - first : chunk_tokens);
+}
+
+/// Blocks that a multiprocessor shall hold: enough loads in flight, and few spills.
 template <typename F>
 inline constexpr unsigned loss_blocks_resident = sizeof(F) == 4 ? 5 : 3;
 
@@ -218,11 +228,11 @@ TURNWISE_KERNEL void __launch_bounds__(loss_warps* loss_lanes, loss_blocks_resid
       int width = static_cast<int>(loss_lanes);
       while (width > 1 && static_cast<int>(loss_lanes) / width < turns.count) width /= 2;
       for (std::int64_t turn = lane / width; turn < turns.count; turn += static_cast<int>(loss_lanes) / width) {
-        std::int64_t const begin = work.plan.begin[static_cast<std::size_t>(turns.first + turn)] - first;
-        std::int64_t const end = work.plan.end[static_cast<std::size_t>(turns.first + turn)] - first;
-        int const stop = static_cast<int>(end < chunk_tokens ? end : chunk_tokens);
-        if (lane % width == 0 && begin >= 0 && end > begin) sums.turns += work.turn(turns.first + turn).scale != 0;
-        for (int i = static_cast<int>(begin > 0 ? begin : 0) + lane % width; i < stop; i += width)
+        std::int64_t const begin = work.plan.begin[static_cast<std::size_t>(turns.first + turn)];
+        std::int64_t const end = work.plan.end[static_cast<std::size_t>(turns.first + turn)];
+        if (lane % width == 0 && begin >= first && end > begin) sums.turns += work.turn(turns.first + turn).scale != 0;
+        int const stop = place_in_chunk(end, first);
+        for (int i = place_in_chunk(begin, first) + lane % width; i < stop; i += width)
           turn_at[i] = static_cast<std::int32_t>(turn);
       }
       __syncwarp();
@@ -250,16 +260,19 @@ inline constexpr std::size_t sum_share = 4096;  ///< records that one block take
 TURNWISE_KERNEL void __launch_bounds__(sum_threads)
     sum_records_kernel(device_span<host::loss_record const> records, std::size_t share,
                        device_span<host::loss_record> sums) {
-  __shared__ host::loss_record of_warp[sum_threads / loss_lanes];
+  constexpr unsigned warps = sum_threads / loss_lanes;
+  __shared__ double of_warp[warps][record_words];
   for (std::size_t b = blockIdx.x; b < sums.size(); b += gridDim.x) {
     std::size_t const last = (b + 1) * share < records.size() ? (b + 1) * share : records.size();
     host::loss_record sum;
     for (std::size_t i = b * share + threadIdx.x; i < last; i += sum_threads) sum += records[i];
     sum = warp_sum(sum);
-    if (threadIdx.x % loss_lanes == 0) of_warp[threadIdx.x / loss_lanes] = sum;
+    if (threadIdx.x % loss_lanes == 0) __builtin_memcpy(of_warp[threadIdx.x / loss_lanes], &sum, sizeof sum);
     __syncthreads();
     if (threadIdx.x < loss_lanes) {
-      sum = warp_sum(of_warp[threadIdx.x]);
+      sum = {};  // lanes without a warp add nothing
+      if (threadIdx.x < warps) __builtin_memcpy(&sum, of_warp[threadIdx.x], sizeof sum);
+      sum = warp_sum(sum);
       if (threadIdx.x == 0) sums[b] = sum;
     }
     __syncthreads();
