@@ -94,11 +94,10 @@ TURNWISE_KERNEL void __launch_bounds__(writer_warps* writer_lanes)
     int width = static_cast<int>(writer_lanes);
     while (width > 1 && static_cast<int>(writer_lanes) / width < turns.count) width /= 2;
     for (std::int64_t turn = lane / width; turn < turns.count; turn += static_cast<int>(writer_lanes) / width) {
-      std::int64_t const begin = plan.begin[static_cast<std::size_t>(turns.first + turn)] - first;
-      std::int64_t const end = plan.end[static_cast<std::size_t>(turns.first + turn)] - first;
+      auto const place = static_cast<std::size_t>(turns.first + turn);
+      int const stop = gpu::detail::place_in_chunk(plan.end[place], first);
       writer.read(plan.turn_at(turns.first + turn), value, kept);
-      int const stop = static_cast<int>(end < chunk_tokens ? end : chunk_tokens);
-      for (int i = static_cast<int>(begin > 0 ? begin : 0) + lane % width; i < stop; i += width) {
+      for (int i = gpu::detail::place_in_chunk(plan.begin[place], first) + lane % width; i < stop; i += width) {
         values[i] = value;
         on[i] = kept;
       }

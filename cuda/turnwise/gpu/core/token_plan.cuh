@@ -104,6 +104,13 @@ TURNWISE_KERNEL void plan_check_order_kernel(rollout_view batch, std::int64_t to
   }
 }
 
+/// Place of a token in the chunk that begins at token `first`, cut to the chunk: turns that were reported as bad may
+/// begin or end anywhere.
+[[nodiscard]] __device__ inline int place_in_chunk(std::int64_t token, std::int64_t first) {
+  if (token <= first) return 0;
+  return static_cast<int>(token - first < chunk_tokens ? token - first : chunk_tokens);
+}
+
 /// First place whose turn begins at token `from` or later.
 __device__ inline std::int64_t first_place(std::int64_t const* begin, std::int64_t places, std::int64_t from) {
   std::int64_t low = 0;

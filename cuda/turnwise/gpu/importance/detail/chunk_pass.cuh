@@ -128,8 +128,8 @@ __device__ void reduce_turns(token_plan const& plan, warp_store<Wide, Moments>& 
   for (std::int64_t first = 0; first < turns.count; first += groups) {
     if (first > 0) mine.read(plan, turns, first, chunk_begin);
     std::int64_t const turn = first + lane / mine.width;
-    int const start = static_cast<int>((mine.begin > chunk_begin ? mine.begin : chunk_begin) - chunk_begin);
-    int const stop = static_cast<int>((mine.end < chunk_end ? mine.end : chunk_end) - chunk_begin);
+    int const start = gpu::detail::place_in_chunk(mine.begin, chunk_begin);
+    int const stop = gpu::detail::place_in_chunk(mine.end, chunk_begin);
     lane_sums<Wide, Moments> sums;
     add_range<Small>(sums, store, start, stop, lane % mine.width, mine.width);
     sums.template combine<Small>(mine.width);

@@ -182,13 +182,6 @@ __device__ void clear(device_span<Gradient> to, std::int64_t first, int count) {
     to[static_cast<std::size_t>(first + i)] = static_cast<Gradient>(0.0f);
 }
 
-/// Place of a token in the chunk that begins at token `first`, cut to the chunk: turns that were reported as bad may
-/// begin or end anywhere.
-[[nodiscard]] __device__ inline int place_in_chunk(std::int64_t token, std::int64_t first) {
-  if (token <= first) return 0;
-  return static_cast<int>(token - first < chunk_tokens ? token - first : chunk_tokens);
-}
-
 /// Blocks that a multiprocessor shall hold: enough loads in flight, and few spills.
 template <typename F>
 inline constexpr unsigned loss_blocks_resident = sizeof(F) == 4 ? 5 : 3;
@@ -231,8 +224,8 @@ TURNWISE_KERNEL void __launch_bounds__(loss_warps* loss_lanes, loss_blocks_resid
         std::int64_t const begin = work.plan.begin[static_cast<std::size_t>(turns.first + turn)];
         std::int64_t const end = work.plan.end[static_cast<std::size_t>(turns.first + turn)];
         if (lane % width == 0 && begin >= first && end > begin) sums.turns += work.turn(turns.first + turn).scale != 0;
-        int const stop = place_in_chunk(end, first);
-        for (int i = place_in_chunk(begin, first) + lane % width; i < stop; i += width)
+        int const stop = gpu::detail::place_in_chunk(end, first);
+        for (int i = gpu::detail::place_in_chunk(begin, first) + lane % width; i < stop; i += width)
           turn_at[i] = static_cast<std::int32_t>(turn);
       }
       __syncwarp();
