@@ -51,7 +51,7 @@ inline void check_gae_options(gae_options const& options) {
 /// @note  Unbiased for the undiscounted return with lambda = gamma = 1, if the value does not depend on the token's own
 ///        action (a constant, say). A smaller lambda is biased by the error of the value, a smaller gamma by discounting.
 /// @note  A masked token is passed over: V' and A' reach across it, and it is no step of gamma.
-/// @note  An output may be the same span as an input; no partial overlap. No tokens, empty segments: nothing to do.
+/// @note  An output may be the same span as reward or value; no other overlap. No tokens, empty segments: nothing to do.
 /// @note  Deterministic: doubles from the last token to the first, the same bits for any order of segments, any thread
 ///        count and compiler.
 /// @par Complexity  O(N + K): a vectorised pass that checks, and one that computes; no allocation.
