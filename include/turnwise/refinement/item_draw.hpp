@@ -18,7 +18,8 @@ namespace turnwise::refinement {
 /// Bound of counts and weights, so that no total leaves 63 bits.
 inline constexpr std::int64_t item_count_limit = std::int64_t{1} << 31;
 
-/// How often two items occurred together, as a symmetric matrix of n items; its diagonal takes no part in a draw, but counts below 0 are refused there too. Dense (count of
+/// How often two items occurred together, as a symmetric matrix of n items. The diagonal takes no part in
+/// a draw, but counts below 0 are refused there too. Dense (count of
 /// n * n) or as sparse rows (CSR: row_offsets, item, count), absent entries 0.
 struct cooccurrence {
   std::span<std::int64_t const> count{};        ///< [n * n] row after row; sparse: [E]

@@ -18,8 +18,8 @@ enum class spread_measure : std::uint8_t {
 
 struct group_spread_options {
   spread_measure measure = spread_measure::range;
-  double threshold =
-      0;  ///< a spread up to here rejects, inclusive; 0: equal values (deviation: or so near that squares vanish)
+  /// A spread up to here rejects, inclusive; 0: equal values (deviation: or so near that their squares vanish).
+  double threshold = 0;
   scope level = scope::turn;  ///< trajectory: one value a trajectory, that of its last valid turn in the group
   bool keep_lone = true;      ///< groups with a single value, which has no spread; false: rejected (slime)
   int threads = 0;            ///< 0 = the runtime's default
