@@ -13,6 +13,7 @@
 #include <turnwise/gpu/advantage/opo.cuh>
 #include <turnwise/gpu/advantage/pass_at_k.cuh>
 #include <turnwise/gpu/advantage/remax.cuh>
+#include <turnwise/gpu/core/grouping.cuh>
 
 #include <benchmark/benchmark.h>
 

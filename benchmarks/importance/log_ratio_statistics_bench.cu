@@ -2,6 +2,7 @@
 // tokens the turn offsets and records count as bytes too.
 #include "../gpu_common.cuh"
 
+#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 
 #include <benchmark/benchmark.h>

@@ -3,6 +3,8 @@
 // core of what a user would write with CUB: difference, segmented sum and minimum, leave-one-out, broadcast.
 #include "../gpu_common.cuh"
 
+#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/gpu/recipe/dr_kernel.cuh>
 
 #include <benchmark/benchmark.h>

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace discounted_return_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::advantage::discounted_return_options;
@@ -167,3 +169,5 @@ TEST_SUITE("gpu/advantage/discounted_return" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace discounted_return_test

@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/advantage/gae.cuh>
 
+namespace gae_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::advantage::gae_options;
@@ -346,3 +348,5 @@ TEST_SUITE("gpu/advantage/gae/large_batch" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace gae_test

@@ -3,6 +3,8 @@
 
 #include <turnwise/gpu/advantage/gpg.cuh>
 
+namespace gpg_test {
+
 using namespace support;
 using turnwise::group_by;
 using turnwise::precondition_error;
@@ -95,3 +97,5 @@ TEST_SUITE("gpu/advantage/gpg" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace gpg_test

@@ -13,6 +13,8 @@
 #include <functional>
 #include <string>
 
+namespace group_methods_test {
+
 using namespace support;
 using turnwise::group_by;
 using turnwise::precondition_error;
@@ -278,6 +280,36 @@ TEST_SUITE("gpu/advantage/group_methods" * doctest::skip(!has_device())) {
     refused(pass_at_k, host::pass_at_k_options{.epsilon = -1}, extra.scratch());
   }
 
+  TEST_CASE_TEMPLATE("opo with weights of any size, 0 too: the host's bits", T, float, double) {
+    for (std::uint64_t seed = 1; seed <= seeds(6); ++seed) {
+      CAPTURE(seed);
+      returns_case<T> const one{seed};
+      integers random{seed};
+      std::vector<double> weight;
+      for (std::size_t s = 0; s < one.batch.turns(); ++s) {
+        int const exponent = seed % 3 == 0 ? -1074 : seed % 3 == 1 ? 490 : -static_cast<int>(s % 1070);
+        weight.push_back(random.below(3) == 0 ? 0.0 : std::ldexp(static_cast<double>(1 + random.below(9)), exponent));
+      }
+      auto const device_returns = on_device(one.turn_return);
+      auto const device_weight = on_device(weight);
+      auto const device_reasons = on_device(one.reasons);
+      device_array<T> const advantage{weight.size()};
+      for (group_by const by : every_kind) {
+        device_groups const groups{one.batch.view(), by};
+        std::vector<T> expected(weight.size());
+        host::opo(turnwise::make_grouping(one.batch.view(), by), one.turn_return, weight, one.reasons, {},
+                  std::span{expected});
+        side_stream const stream;
+        device_status const status;
+        device::opo(groups.groups(), device_returns.view(), device_weight.view(), device_reasons.view(), {},
+                    advantage.span(), status.get(), stream);
+        stream.wait();
+        CHECK(same_bits(advantage.host(), expected));
+        CHECK(status.ok());
+      }
+    }
+  }
+
   TEST_CASE_TEMPLATE("bad weights act as invalid turns", T, float, double) {
     returns_case<T> const one{8};
     std::size_t const turns = one.batch.turns();
@@ -349,3 +381,5 @@ TEST_SUITE("gpu/advantage/group_methods" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace group_methods_test

@@ -51,6 +51,25 @@ TEST_SUITE("advantage/opo") {
     CHECK(advantages<T>(make_grouping(ids{1, 1, 1}), {8, 4, 0}, {0.25, 0.5, 1.25}) == std::vector<T>{6, 2, -2});
   }
 
+  TEST_CASE("weights of any size: only ratios count") {
+    double const least = std::numeric_limits<double>::denorm_min();
+    grouping const two = make_grouping(ids{1, 1});
+    // Baseline 5/16; a product of the least number with either return is 0.
+    CHECK(advantages<double>(two, {0.25, 0.375}, {least, least}) == numbers{-0.0625, 0.0625});
+    CHECK(advantages<double>(two, {4, 8}, {least, 3 * least}) == numbers{-3, 1});
+    CHECK(advantages<double>(two, {0x1p-500, 0x3p-500}, {0x1p-600, 0x1p-600}) == numbers{-0x1p-500, 0x1p-500});
+    CHECK(advantages<double>(two, {-0x1p500, 0x1p500}, {0x1p500, 0x1p500}) == numbers{-0x1p500, 0x1p500});
+  }
+
+  TEST_CASE("members with weight that are equal get exactly 0, whatever those without weight have") {
+    for (double const value : {0.1, 0.3, 0.7, 1.1}) {
+      CAPTURE(value);
+      auto const got = advantages<double>(make_grouping(ids{1, 1, 1, 1}), {value, 5, value, value}, {3, 0, 7, 0.3});
+      CHECK(got == numbers{0, 5 - value, 0, 0});
+      CHECK(advantages<double>(make_grouping(ids{1, 1}), {5, value}, {0, 3}) == numbers{5 - value, 0});
+    }
+  }
+
   TEST_CASE_TEMPLATE("by prompt and by turn", T, float, double) {
     // Returns (4, 1), (2): prompt (4 * 2 + 1 * 4 + 2 * 2) / 8 = 2; turn 0 (4 * 2 + 2 * 2) / 4 = 3; turn 1 alone.
     ragged_batch<T> const batch{{{.group = 3, .id = 1, .turns = {4, 1}}, {.group = 3, .id = 2, .turns = {2}}}};

@@ -79,6 +79,22 @@ void check_near(std::vector<T> const& got, std::vector<double> const& wanted) {
 }  // namespace
 
 TEST_SUITE("advantage/optimal_token_baseline") {
+  TEST_CASE("subnormal weights: only ratios count") {
+    double const least = std::numeric_limits<double>::denorm_min();
+    turns_of_tokens const batch{{1, 1}, {7, 7}};
+    CHECK(run<double>(batch.view(), {least, least}, {0.25, 0.375}) == std::vector<double>{-0.0625, 0.0625});
+    CHECK(run<double>(batch.view(), {least, 3 * least}, {4, 8}) == std::vector<double>{-3, 1});
+  }
+
+  TEST_CASE("members with weight that are equal get exactly 0, whatever those without weight have") {
+    turns_of_tokens const batch{{1, 1, 1}, {7, 7, 7}};
+    for (double const value : {0.1, 0.3, 0.7, 1.1}) {
+      CAPTURE(value);
+      CHECK(run<double>(batch.view(), {0, 3, 7}, {5, value, value}) == std::vector<double>{5 - value, 0, 0});
+      CHECK(run<double>(batch.view(), {3, 0, 7}, {value, 5, value}) == std::vector<double>{0, 5 - value, 0});
+    }
+  }
+
   TEST_CASE_TEMPLATE("hand numbers: cumulative weights, and a tail that one member has alone", T, float, double) {
     // G = (4, 1, -2). W: (1, 3, 6), (1, 2), (2).
     // B: (4 + 1 - 4) / 4 = 1/4; (12 + 2) / 5 = 14/5; the first alone.

@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/advantage/optimal_token_baseline.cuh>
 
+namespace optimal_token_baseline_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::group_by;
@@ -134,6 +136,16 @@ TEST_SUITE("gpu/advantage/optimal_token_baseline" * doctest::skip(!has_device())
     compare_all<float, double>(16);
     compare_all<double, double>(6);
     compare_all<float, float>(6);
+  }
+
+  TEST_CASE("subnormal weights, many of them 0: the host's bits") {
+    for (std::uint64_t seed = 1; seed <= seeds(4); ++seed) {
+      CAPTURE(seed);
+      weights_case<double, double> one{seed};
+      for (double& weight : one.weight) weight = weight < 1.0 ? 0.0 : std::ldexp(weight, -1073);  // NaN stays
+      for (group_by const by : every_kind)
+        CHECK(compare(device_weights<double, double>{one, by}, {}, on_host(one, by, {})).code() == status_code::ok);
+    }
   }
 
   TEST_CASE("the same bits from arrays that are aligned to their elements alone") {
@@ -277,3 +289,5 @@ TEST_SUITE("gpu/advantage/optimal_token_baseline" * doctest::skip(!has_device())
   }
 
 }  // TEST_SUITE
+
+}  // namespace optimal_token_baseline_test

@@ -1,8 +1,8 @@
 #include "support/gpu_batches.cuh"
+#include "support/gpu_builders.cuh"
 
 #include <turnwise/advantage/per_token.hpp>
 #include <turnwise/gpu/advantage/per_token.cuh>
-#include <turnwise/gpu/core/token_plan.cuh>
 
 #include <doctest/doctest.h>
 
@@ -15,6 +15,8 @@
 #include <span>
 #include <utility>
 #include <vector>
+
+namespace per_token_test {
 
 using namespace support;
 
@@ -103,7 +105,7 @@ void compare(token_turns const& turns, bool masked, std::size_t shift, gpu::turn
   device_array<T> const token_advantage{turns.tokens + 1};
   device_array<std::uint8_t> const token_mask{turns.tokens + 1};
   device_status const status;
-  exact_workspace const memory{gpu::token_plan_workspace_bytes(turns.begin.size(), turns.tokens, known)};
+  exact_workspace const memory{support::token_plan_workspace_bytes(turns.begin.size(), turns.tokens, known)};
   gpu::rollout_view const batch{.turns = turns.begin.size(), .turn_begin = begin.view(), .turn_end = end.view()};
   auto const wanted = [&](auto span) { return span.subspan(shift).first(turns.tokens); };
   for (bool const with_advantage : {true, false})
@@ -116,7 +118,8 @@ void compare(token_turns const& turns, bool masked, std::size_t shift, gpu::turn
             fill_bytes(token_mask, 0x5a);
           },
           [&](cuda::stream_ref stream) {
-            auto const plan = gpu::make_token_plan(batch, turns.tokens, status.get(), memory.whole(), stream, known);
+            auto const plan =
+                support::make_token_plan(batch, turns.tokens, status.get(), memory.whole(), stream, known);
             gpu::advantage::per_token<A, T>(plan, device_mask.view(), advantage.view(), reasons.view(),
                                             with_advantage ? wanted(token_advantage.span()) : gpu::device_span<T>{},
                                             with_mask ? wanted(token_mask.span()) : gpu::device_span<std::uint8_t>{},
@@ -189,14 +192,14 @@ TEST_SUITE("gpu/advantage/per_token" * doctest::skip(!has_device())) {
     fill_bytes(token_mask, 0x5a);
     auto const untouched = token_advantage.host();
     auto const untouched_mask = token_mask.host();
-    exact_workspace const memory{gpu::token_plan_workspace_bytes(turns.begin.size(), turns.tokens)};
+    exact_workspace const memory{support::token_plan_workspace_bytes(turns.begin.size(), turns.tokens)};
     gpu::rollout_view const batch{.turns = turns.begin.size(), .turn_begin = begin.view(), .turn_end = end.view()};
     side_stream const stream;
     using turnwise::precondition_error;
     CHECK_THROWS_AS(
-        static_cast<void>(gpu::make_token_plan(batch, turns.tokens, nullptr, memory.short_by_one(), stream)),
+        static_cast<void>(support::make_token_plan(batch, turns.tokens, nullptr, memory.short_by_one(), stream)),
         precondition_error);
-    auto const plan = gpu::make_token_plan(batch, turns.tokens, nullptr, memory.whole(), stream);
+    auto const plan = support::make_token_plan(batch, turns.tokens, nullptr, memory.whole(), stream);
     auto const shorter = [](auto span) { return span.first(span.size() - 1); };
     auto const throws = [&](auto of_tokens, auto of_turns, auto flags, auto out, auto out_mask) {
       CHECK_THROWS_AS(
@@ -216,3 +219,5 @@ TEST_SUITE("gpu/advantage/per_token" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace per_token_test

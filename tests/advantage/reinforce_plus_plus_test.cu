@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/advantage/reinforce_plus_plus.cuh>
 
+namespace reinforce_plus_plus_test {
+
 using namespace support;
 using turnwise::group_by;
 using turnwise::advantage::baseline_members;
@@ -81,3 +83,5 @@ TEST_SUITE("gpu/advantage/reinforce_plus_plus" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace reinforce_plus_plus_test

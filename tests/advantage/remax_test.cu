@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+namespace remax_test {
+
 using namespace support;
 using turnwise::precondition_error;
 
@@ -98,3 +100,5 @@ TEST_SUITE("gpu/advantage/remax" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace remax_test

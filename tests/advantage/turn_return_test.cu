@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace turn_return_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::advantage::return_kind;
@@ -176,3 +178,5 @@ TEST_SUITE("gpu/advantage/turn_return" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace turn_return_test

@@ -3,6 +3,8 @@
 #include <turnwise/gpu/advantage/gae.cuh>
 #include <turnwise/gpu/advantage/vtrace.cuh>
 
+namespace vtrace_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::advantage::vtrace_advantage;
@@ -182,3 +184,5 @@ TEST_SUITE("gpu/advantage/vtrace" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace vtrace_test

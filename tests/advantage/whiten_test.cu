@@ -6,6 +6,8 @@
 
 #include <optional>
 
+namespace whiten_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::exact_sum;
@@ -204,3 +206,5 @@ TEST_SUITE("gpu/advantage/whiten" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace whiten_test

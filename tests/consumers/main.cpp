@@ -1,3 +1,6 @@
-#include <turnwise/turnwise.hpp>
+#include <turnwise/core/grouping.hpp>
+#include <turnwise/core/version.hpp>
 
-int main() { return turnwise::version_major == TURNWISE_VERSION_MAJOR ? 0 : 1; }
+static_assert(__cplusplus >= 202002L && turnwise::version_major == TURNWISE_VERSION_MAJOR);
+
+int main() { return turnwise::grouping{}.groups() == 0 ? 0 : 1; }

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace exact_sum_test {
+
 using namespace support;
 using turnwise::exact_sum;
 
@@ -81,3 +83,5 @@ TEST_SUITE("gpu/core/exact_sum" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace exact_sum_test

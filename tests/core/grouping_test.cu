@@ -7,6 +7,8 @@
 
 #include <type_traits>
 
+namespace grouping_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::group_by;
@@ -181,3 +183,5 @@ TEST_SUITE("gpu/core/grouping" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace grouping_test

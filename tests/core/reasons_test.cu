@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace reasons_test {
+
 using namespace support;
 
 TEST_SUITE("gpu/core/reasons" * doctest::skip(!has_device())) {
@@ -34,3 +36,5 @@ TEST_SUITE("gpu/core/reasons" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace reasons_test

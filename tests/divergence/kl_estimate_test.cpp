@@ -142,7 +142,8 @@ TEST_SUITE("divergence/kl_estimate") {
       }
   }
 
-  TEST_CASE_TEMPLATE("huge, infinite and NaN log ratios: finite; without limits the largest number", F, float, double) {
+  TEST_CASE_TEMPLATE("huge, infinite and NaN log ratios: finite; without limits the largest number, or 2^500", F, float,
+                     double) {
     for (kl_kind const kind : kinds)
       for (kl_gradient const gradient : {kl_gradient::own, kl_gradient::k2})
         for (bool const limits : {true, false})
@@ -157,7 +158,20 @@ TEST_SUITE("divergence/kl_estimate") {
             if (limits) CHECK(std::abs(terms.value) <= 10);
             if (limits && gradient == kl_gradient::own) CHECK(terms.slope == 0);
           }
-    CHECK(kl_estimate(F(1000), unlimited(kl_kind::k3)).value == largest<F>);
+    F const most = sizeof(F) == 4 ? largest<F> : static_cast<F>(magnitude_limit<double>);
+    CHECK(kl_estimate(F(1000), unlimited(kl_kind::k3)).value == most);
+    CHECK(kl_estimate(F(1000), kl_options{.clamp = infinity, .cap = 0x1p600}).value == most);
+  }
+
+  TEST_CASE_TEMPLATE("sums without limits are finite", F, float, double) {
+    std::vector<F> const current(4), reference(4, -largest<F>);
+    turns_of const turn{{4}};
+    std::vector<kl_sums> sums(1);
+    for (kl_kind const kind : kinds) {
+      kl_estimate<F, F>(turn.view(), {current, reference, {}}, unlimited(kind), sums);
+      CHECK(importance::is_finite(sums[0].value));
+      CHECK(sums[0].count == 4);
+    }
   }
 
   TEST_CASE("registers hold what numbers do, lane by lane") {

@@ -7,6 +7,8 @@
 
 #include <cmath>
 
+namespace kl_estimate_test {
+
 using namespace support;
 using turnwise::divergence::kl_gradient;
 using turnwise::divergence::kl_kind;
@@ -150,6 +152,21 @@ TEST_SUITE("gpu/divergence/kl_estimate" * doctest::skip(!has_device())) {
     CHECK(total.host()[0] == kl_sums{});
   }
 
+  TEST_CASE("sums of doubles without limits are finite") {
+    std::vector<std::int64_t> const begin{0}, end{4};
+    std::vector<double> const current(4), reference(4, -std::numeric_limits<double>::max());
+    auto const device_begin = on_device(begin), device_end = on_device(end);
+    auto const device_current = on_device(current), device_reference = on_device(reference);
+    device_array<kl_sums> const sums{1};
+    side_stream const stream;
+    gpu::divergence::kl_estimate<double, double, double>(
+        {.turns = 1, .turn_begin = device_begin.view(), .turn_end = device_end.view()},
+        {device_current.view(), device_reference.view(), {}}, {.kind = kl_kind::k1, .clamp = none, .cap = none},
+        sums.span(), {}, nullptr, stream);
+    stream.wait();
+    CHECK(sums.host()[0] == kl_sums{.value = 0x1p502, .count = 4});
+  }
+
   TEST_CASE("ranges outside the arrays are reported and read nothing; without outputs only sums are written") {
     std::vector<std::int64_t> const begin{0, -5, 3, 2}, end{2, 1, 900, 1};
     std::vector<float> const zeros(4);
@@ -199,3 +216,5 @@ TEST_SUITE("gpu/divergence/kl_estimate" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace kl_estimate_test

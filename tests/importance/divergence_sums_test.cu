@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+namespace divergence_sums_test {
+
 using namespace support;
 using turnwise::importance::turn_divergence;
 
@@ -100,3 +102,5 @@ TEST_SUITE("gpu/importance/divergence_sums" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace divergence_sums_test

@@ -190,8 +190,18 @@ TEST_SUITE("importance/importance_weight") {
       }
     std::vector<float> narrow(1);
     std::vector<P> const large{700}, zero{0};
-    importance_weight<P, P, float>({large, zero, {}}, {{.high = infinity, .log_clamp = 700}}, narrow);
-    CHECK(narrow[0] == largest<float>);
+    if constexpr (sizeof(P) == 8) {
+      importance_weight<P, P, float>({large, zero, {}}, {{.high = infinity, .log_clamp = 700}}, narrow);
+      CHECK(narrow[0] == largest<float>);
+    } else {  // beyond 88 the exp is infinite
+      std::vector<double> wide{7};
+      importance_weight<P, P, double>({large, zero, {}}, {{.high = infinity, .log_clamp = 88}}, wide);
+      CHECK(wide[0] == doctest::Approx(1.6516362549940018e38).epsilon(1e-6));
+      wide[0] = 7;
+      CHECK_THROWS_WITH_AS((importance_weight<P, P, double>({large, zero, {}}, {{.log_clamp = 88.5}}, wide)),
+                           doctest::Contains("log_clamp = 88.5, expected a number in (0, 88"), precondition_error);
+      CHECK(wide[0] == 7);
+    }
   }
 
   TEST_CASE("trajectories: token-weighted over valid turns, rejected ones included; 0 without a ratio") {

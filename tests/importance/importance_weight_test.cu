@@ -6,6 +6,8 @@
 
 #include <cmath>
 
+namespace importance_weight_test {
+
 using namespace support;
 using turnwise::importance::non_finite_policy;
 using turnwise::importance::ratio_kind;
@@ -183,6 +185,7 @@ TEST_SUITE("gpu/importance/importance_weight" * doctest::skip(!has_device())) {
     tokens(logprob.view(), logprob.view(), mask.view(), {});
     tokens(logprob.view(), logprob.view(), all, {.low = 1});
     tokens(logprob.view(), logprob.view(), all, {weight_rule::mask, 3, 2});
+    tokens(logprob.view(), logprob.view(), all, {.log_clamp = 89});
     auto const shorter = [](auto span) { return span.first(span.size() - 1); };
     auto const turns = [&](auto statistics, auto reasons, auto out, weight_bounds const& bounds) {
       CHECK_THROWS_AS(
@@ -199,3 +202,5 @@ TEST_SUITE("gpu/importance/importance_weight" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace importance_weight_test

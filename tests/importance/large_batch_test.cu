@@ -1,10 +1,13 @@
 // Batches beyond 2^31 tokens and 2^31 turns; run where the device has the memory.
 #include "support/gpu.cuh"
+#include "support/gpu_builders.cuh"
 
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 
 #include <cuda_bf16.h>
 #include <doctest/doctest.h>
+
+namespace large_batch_test {
 
 using namespace support;
 using turnwise::importance::turn_statistics;
@@ -52,8 +55,8 @@ void check_batch(std::int64_t tokens, std::int64_t size) {
   auto const bytes = static_cast<std::size_t>(tokens) * 4 +
                      static_cast<std::size_t>(turns) * (8 + sizeof(turn_statistics)) +
                      gpu::importance::log_ratio_statistics_workspace_bytes(static_cast<std::size_t>(tokens)) +
-                     gpu::token_plan_workspace_bytes(static_cast<std::size_t>(turns), static_cast<std::size_t>(tokens),
-                                                     gpu::turn_order::by_tokens);
+                     support::token_plan_workspace_bytes(static_cast<std::size_t>(turns),
+                                                         static_cast<std::size_t>(tokens), gpu::turn_order::by_tokens);
   std::size_t free_bytes = 0, all_bytes = 0;
   gpu::check(cudaMemGetInfo(&free_bytes, &all_bytes), "cudaMemGetInfo");
   if (free_bytes < bytes + (std::size_t{1} << 30)) {
@@ -74,15 +77,15 @@ void check_batch(std::int64_t tokens, std::int64_t size) {
   gpu::launch("fill", fill_tokens, 4096, 256, 0, stream, old_logprob.span().data(), rollout_logprob.span().data(),
               tokens);
   gpu::launch("fill", fill_offsets, 4096, 256, 0, stream, offsets.span().data(), turns, size, tokens);
-  exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(
+  exact_workspace const plan_memory{support::token_plan_workspace_bytes(
       static_cast<std::size_t>(turns), static_cast<std::size_t>(tokens), gpu::turn_order::by_tokens)};
   exact_workspace const memory{gpu::importance::log_ratio_statistics_workspace_bytes(static_cast<std::size_t>(tokens))};
   gpu::rollout_view batch;
   batch.turns = static_cast<std::size_t>(turns);
   batch.turn_begin = offsets.view().first(batch.turns);
   batch.turn_end = offsets.view().subspan(1);
-  auto const plan = gpu::make_token_plan(batch, static_cast<std::size_t>(tokens), status.span().data(),
-                                         plan_memory.whole(), stream, gpu::turn_order::by_tokens);
+  auto const plan = support::make_token_plan(batch, static_cast<std::size_t>(tokens), status.span().data(),
+                                             plan_memory.whole(), stream, gpu::turn_order::by_tokens);
   gpu::importance::log_ratio_statistics(
       plan, gpu::token_logprobs<__nv_bfloat16, __nv_bfloat16>{old_logprob.view(), rollout_logprob.view(), {}},
       records.span(), memory.whole(), stream);
@@ -110,3 +113,5 @@ TEST_SUITE("gpu/importance/large_batch" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace large_batch_test

@@ -1,4 +1,5 @@
 #include "support/gpu.cuh"
+#include "support/gpu_builders.cuh"
 
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 #include <turnwise/importance/log_ratio_statistics.hpp>
@@ -12,6 +13,8 @@
 #include <cstring>
 #include <limits>
 #include <random>
+
+namespace log_ratio_statistics_test {
 
 using namespace support;
 using turnwise::importance::ratio_moments;
@@ -123,7 +126,7 @@ void compare(token_batch const& batch, bool odd, bool masked, std::size_t shift,
   gpu::token_logprobs<Old, Rollout> tokens{device_old.view().subspan(shift), device_rollout.view().subspan(shift), {}};
   if (masked) tokens.mask = mask.view().subspan(shift);
 
-  exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(turns, batch.tokens, known)};
+  exact_workspace const plan_memory{support::token_plan_workspace_bytes(turns, batch.tokens, known)};
   exact_workspace const memory{gpu::importance::log_ratio_statistics_workspace_bytes(batch.tokens, true)};
   auto const clear = [&] {
     gpu::check(cudaMemset(records.span().data(), 0xff, turns * sizeof(turn_statistics)), "cudaMemset");
@@ -135,8 +138,8 @@ void compare(token_batch const& batch, bool odd, bool masked, std::size_t shift,
     on_stream_and_in_graph(
         clear,
         [&](cuda::stream_ref stream) {
-          auto const plan = gpu::make_token_plan(device_batch, batch.tokens, status.span().data(), plan_memory.whole(),
-                                                 stream, known);
+          auto const plan = support::make_token_plan(device_batch, batch.tokens, status.span().data(),
+                                                     plan_memory.whole(), stream, known);
           if (moments)
             gpu::importance::log_ratio_statistics(plan, tokens, records.span(), sums.span(), memory.whole(), stream);
           else
@@ -179,10 +182,10 @@ std::vector<double> log_sums(std::vector<Old> const& old_logprob, std::vector<Ro
   batch.turns = begin.size();
   batch.turn_begin = device_begin.view();
   batch.turn_end = device_end.view();
-  exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(batch.turns, old_logprob.size())};
+  exact_workspace const plan_memory{support::token_plan_workspace_bytes(batch.turns, old_logprob.size())};
   exact_workspace const memory{gpu::importance::log_ratio_statistics_workspace_bytes(old_logprob.size(), false)};
   side_stream const stream;
-  auto const plan = gpu::make_token_plan(batch, old_logprob.size(), nullptr, plan_memory.whole(), stream);
+  auto const plan = support::make_token_plan(batch, old_logprob.size(), nullptr, plan_memory.whole(), stream);
   gpu::importance::log_ratio_statistics(plan,
                                         gpu::token_logprobs<Old, Rollout>{device_old.view(), device_rollout.view(), {}},
                                         records.span(), memory.whole(), stream);
@@ -262,3 +265,5 @@ TEST_SUITE("gpu/importance/log_ratio_statistics" * doctest::skip(!has_device()))
   }
 
 }  // TEST_SUITE
+
+}  // namespace log_ratio_statistics_test

@@ -10,6 +10,8 @@
 #include <span>
 #include <vector>
 
+namespace weight_normalisation_test {
+
 using namespace support;
 using turnwise::importance::weight_normalisation_options;
 using turnwise::importance::weight_sums;
@@ -111,3 +113,5 @@ TEST_SUITE("gpu/importance/weight_normalisation" * doctest::skip(!has_device()))
   }
 
 }  // TEST_SUITE
+
+}  // namespace weight_normalisation_test

@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/logprob/logprob_partials.cuh>
 
+namespace logprob_partials_test {
+
 using namespace support;
 using test::infinity;
 using test::nan_value;
@@ -145,3 +147,5 @@ TEST_SUITE("gpu/logprob/logprob_partials" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace logprob_partials_test

@@ -6,6 +6,8 @@
 #include <turnwise/loss/reinforce.hpp>
 #include <turnwise/loss/sapo.hpp>
 
+namespace policy_loss_from_logits_test {
+
 using namespace support;
 using test::nan_value;
 using turnwise::logprob::logit_layout;
@@ -369,3 +371,5 @@ TEST_SUITE("gpu/logprob/policy_loss_from_logits/large_batch" * doctest::skip(!ha
     check_rows<float>(100, 262144);
   }
 }
+
+}  // namespace policy_loss_from_logits_test

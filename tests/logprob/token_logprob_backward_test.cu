@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/logprob/token_logprob_backward.cuh>
 
+namespace token_logprob_backward_test {
+
 using namespace support;
 using test::infinity;
 using test::nan_value;
@@ -261,3 +263,5 @@ TEST_SUITE("gpu/logprob/token_logprob_backward/large_batch" * doctest::skip(!has
     }
   }
 }
+
+}  // namespace token_logprob_backward_test

@@ -2,6 +2,8 @@
 
 #include <array>
 
+namespace token_logprob_test {
+
 using namespace support;
 using test::infinity;
 using test::nan_value;
@@ -300,3 +302,5 @@ TEST_SUITE("gpu/logprob/token_logprob/large_batch" * doctest::skip(!has_device()
     CHECK(near(got[rows - 1], 4 - std::log(std::exp(8.0) + std::exp(4.0) + 2998), 4e-6));
   }
 }
+
+}  // namespace token_logprob_test

@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 using namespace turnwise;
@@ -178,6 +180,20 @@ TEST_SUITE("loss/aggregate") {
       }
   }
 
+  TEST_CASE("the outermost given counts give factors that are finite and not 0") {
+    rows one({{1, 2}});
+    for (double const count : {0x1p-63, 0x1p63}) {
+      static_cast<void>(one.loss({.mean = loss_mean::sequence_mean_token_norm,
+                                  .denominator = loss_denominator::nominal,
+                                  .nominal = count,
+                                  .norm = count}));
+      CHECK(one.batch.scale[0] == 1 / (count * count));
+    }
+    // A total that counts nothing, which only the device does not check.
+    CHECK(loss::detail::scale_of(2, 0, 0, 1) == 0);
+    CHECK(loss::detail::scale_of(2, 0, -4, 1) == 0);
+  }
+
   TEST_CASE("counts of parts add up to those of the whole") {
     rows whole({{1, 2}, {3}, {4, 5, 6}, {7}}), first({{1, 2}, {3}}), second({{4, 5, 6}, {7}});
     whole.reasons[2] = first.reasons[0] = second.reasons[0] = reason::token_veto;
@@ -201,6 +217,10 @@ TEST_SUITE("loss/aggregate") {
     throws({.nominal = 3});
     throws({.denominator = loss_denominator::nominal});
     throws({.denominator = loss_denominator::nominal, .nominal = nan});
+    for (double const bad : {1e-320, 1e308, -1.0, std::numeric_limits<double>::infinity()}) {
+      throws({.denominator = loss_denominator::nominal, .nominal = bad});
+      throws({.mean = loss_mean::sequence_mean_token_norm, .norm = bad});
+    }
     throws({.norm = 3});
     throws({.mean = loss_mean::sequence_mean_token_norm});
     throws({.mean = loss_mean::sequence_mean_token_norm, .norm = -1});
@@ -212,6 +232,13 @@ TEST_SUITE("loss/aggregate") {
     CHECK_THROWS_AS(static_cast<void>(one.counts(loss_unit::turn)), precondition_error);
     CHECK_THROWS_AS(static_cast<void>(loss::count_for_loss(one.batch.view(), negative, reasons, loss_unit::turn)),
                     precondition_error);
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    std::vector<double> scale(2, 9);
+    CHECK_THROWS_WITH_AS(loss::aggregate(one.batch.view(), std::vector<std::int64_t>{most, 1}, reasons, {}, scale),
+                         doctest::Contains("tokens[1] = 1 makes more than 2^63 - 1"), precondition_error);
+    CHECK(scale == std::vector<double>{9, 9});
+    CHECK(loss::count_for_loss(one.batch.view(), std::vector<std::int64_t>{most - 1, 1}, reasons, loss_unit::turn)
+              .kept_tokens == most);
     CHECK_THROWS_AS(loss::count_tokens(one.batch.view(), one.batch.mask, fewer), precondition_error);
     CHECK_THROWS_AS(loss::count_tokens(one.batch.view(), std::vector<std::uint8_t>(2), tokens), precondition_error);
   }

@@ -1,8 +1,7 @@
 // Scales and counts of the device against the host's, bit for bit.
 #include "support/gpu_batches.cuh"
+#include "support/gpu_builders.cuh"
 
-#include <turnwise/gpu/core/grouping.cuh>
-#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/gpu/loss/aggregate.cuh>
 
 #include <doctest/doctest.h>
@@ -11,6 +10,8 @@
 #include <limits>
 #include <span>
 #include <vector>
+
+namespace aggregate_test {
 
 using namespace support;
 using turnwise::loss::aggregate_options;
@@ -99,8 +100,8 @@ void compare(counted_batch const& batch, bool masked, aggregate_options const& o
   device_array<loss_counts> const device_total{1};
   device_status const status;
   std::size_t const trajectories = batch.group.size();
-  exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(turns, batch.mask.size())};
-  exact_workspace const group_memory{gpu::grouping_workspace_bytes(turns, trajectories, turnwise::group_by::group)};
+  exact_workspace const plan_memory{support::token_plan_workspace_bytes(turns, batch.mask.size())};
+  exact_workspace const group_memory{support::grouping_workspace_bytes(turns, trajectories, turnwise::group_by::group)};
   exact_workspace const memory{gpu::loss::aggregate_workspace_bytes(trajectories)};
   on_stream_and_in_graph(
       [&] {
@@ -110,9 +111,9 @@ void compare(counted_batch const& batch, bool masked, aggregate_options const& o
       },
       [&](cuda::stream_ref stream) {
         auto const plan =
-            gpu::make_token_plan(device_view, batch.mask.size(), status.get(), plan_memory.whole(), stream);
+            support::make_token_plan(device_view, batch.mask.size(), status.get(), plan_memory.whole(), stream);
         auto const groups =
-            gpu::make_grouping(device_view, turnwise::group_by::group, status.get(), group_memory.whole(), stream);
+            support::make_grouping(device_view, turnwise::group_by::group, status.get(), group_memory.whole(), stream);
         gpu::loss::count_tokens(plan, device_mask.view(), device_tokens.span(), stream);
         gpu::loss::count_for_loss(groups, device_tokens.view(), reasons.view(), options.unit, device_total.span(),
                                   memory.whole(), stream);
@@ -183,3 +184,5 @@ TEST_SUITE("gpu/loss/aggregate" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace aggregate_test

@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstddef>
+#include <limits>
 
 using namespace turnwise;
 using namespace turnwise::test;
@@ -33,6 +35,32 @@ TEST_SUITE("loss/gspo") {
     CHECK(result.gradient[4] == 0);
     CHECK(result.record.non_finite == 1);
     CHECK(result.record.tokens == 3);
+  }
+
+  TEST_CASE("a token that any number leaves out of the loss is not in its turn's ratio") {
+    for (int const which : {0, 1, 2, 3}) {
+      loss_batch<double> batch({{0.3, 2, -0.1, 0.1}}, {1});
+      std::size_t const bad = 1;
+      if (which == 0) {
+        batch.token_advantage.assign(4, 1);
+        batch.token_advantage[bad] = std::nan("");
+      } else if (which == 1) {
+        batch.weight.assign(4, 1);
+        batch.weight[bad] = std::numeric_limits<float>::infinity();
+      } else if (which == 2) {
+        batch.reference = batch.old;
+        batch.reference[bad] = std::nan("");
+      } else {
+        batch.entropy.assign(4, 1);
+        batch.entropy[bad] = std::numeric_limits<float>::quiet_NaN();
+      }
+      CAPTURE(which);
+      auto const result = batch.run(loss::gspo{.clip_low = 0.2, .clip_high = 0.2});
+      CHECK(result.record.tokens == 3);
+      CHECK(result.record.non_finite == 1);
+      CHECK(result.record.loss() == Approx(-3 * std::exp(0.1)));
+      for (std::size_t i = 0; i < 4; ++i) CHECK(result.gradient[i] == (i == bad ? Approx(0) : Approx(-std::exp(0.1))));
+    }
   }
 
   TEST_CASE("one token a turn: PPO's clip") {

@@ -141,6 +141,16 @@ TEST_SUITE("loss/policy_loss") {
     CHECK(all_finite(huge.gradient));
   }
 
+  TEST_CASE("an entropy gradient beyond the range leaves its token out") {
+    loss_batch<float> batch({{0, 0}, {0}}, {0, 0});
+    batch.entropy = {0, 0, 0};  // their loss is 0
+    batch.scale = {0x1p100, 1};
+    auto const result = batch.run(loss::ppo_clip{}, {.entropy_coefficient = 0x1p40});
+    CHECK(result.record.non_finite == 2);
+    CHECK(result.record.tokens == 1);
+    CHECK(result.entropy_gradient == std::vector<float>{0, 0, -0x1p40f});
+  }
+
   TEST_CASE("weight, KL and entropy by hand") {
     loss_batch<double> batch({{0, 0}}, {2});
     batch.weight = {0.5f, 3};

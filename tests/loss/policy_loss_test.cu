@@ -1,7 +1,7 @@
 // Every policy on the device against the host, over generated batches.
 #include "support/gpu_batches.cuh"
+#include "support/gpu_builders.cuh"
 
-#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/gpu/loss/policy_loss.cuh>
 #include <turnwise/loss/cispo.hpp>
 #include <turnwise/loss/clip_cov.hpp>
@@ -23,6 +23,8 @@
 #include <span>
 #include <utility>
 #include <vector>
+
+namespace policy_loss_test {
 
 using namespace support;
 using turnwise::loss::loss_options;
@@ -158,7 +160,7 @@ void compare(loss_case<P> const& batch, Policy const& policy, parts const& use, 
   device_array<G> const device_gradient{batch.tokens() + 1}, device_entropy_gradient{batch.tokens()};
   device_array<loss_record> const record{1};
   device_status const status;
-  exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(batch.turns(), batch.tokens())};
+  exact_workspace const plan_memory{support::token_plan_workspace_bytes(batch.turns(), batch.tokens())};
   exact_workspace const memory{gpu::loss::policy_loss_workspace_bytes<Policy, F>(batch.turns(), batch.tokens())};
   gpu::rollout_view const view{.turns = batch.turns(), .turn_begin = begin.view(), .turn_end = end.view()};
   gpu::loss::loss_outputs<G> out{device_gradient.span().subspan(shift).first(batch.tokens()), {}};
@@ -176,7 +178,7 @@ void compare(loss_case<P> const& batch, Policy const& policy, parts const& use, 
         fill_bytes(record, 0x5a);
       },
       [&](cuda::stream_ref stream) {
-        auto const plan = gpu::make_token_plan(view, batch.tokens(), status.get(), plan_memory.whole(), stream);
+        auto const plan = support::make_token_plan(view, batch.tokens(), status.get(), plan_memory.whole(), stream);
         gpu::loss::policy_loss(plan, device_in, policy, options, scale.view(), out, record.span(), status.get(),
                                memory.whole(), stream);
       },
@@ -265,6 +267,21 @@ TEST_SUITE("gpu/loss/policy_loss" * doctest::skip(!has_device())) {
       }
   }
 
+  TEST_CASE("turn-level policies: tokens with any bad number are in neither pass") {
+    loss_case<double> batch{21, layout::packed, 60, 300};
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    for (std::size_t i = 0; i < batch.tokens(); i += 17) {
+      if (i % 4 == 0) batch.token_advantage[i] = nan;
+      if (i % 4 == 1) batch.weight[i] = std::numeric_limits<float>::infinity();
+      if (i % 4 == 2) batch.reference[i] = nan;
+      if (i % 4 == 3) batch.entropy[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+    for (bool const extras : {false, true}) {
+      compare<double>(batch, host::gspo{.clip_low = 0.01, .clip_high = 0.02}, {true, true, extras});
+      compare<double>(batch, host::gmpo{.clip_low = 0.3001, .clip_high = 0.2001}, {true, true, extras});
+    }
+  }
+
   TEST_CASE("bfloat16 log-probs, and gradients of each type") {
     loss_case<__nv_bfloat16> const batch{8, layout::packed, 40, 3000};
     for (bool const mask : {false, true}) {
@@ -323,13 +340,13 @@ TEST_SUITE("gpu/loss/policy_loss" * doctest::skip(!has_device())) {
       device_array<float> const gradient{6};
       device_array<loss_record> const record{1};
       device_status const status;
-      exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(3, 6)};
+      exact_workspace const plan_memory{support::token_plan_workspace_bytes(3, 6)};
       exact_workspace const memory{gpu::loss::policy_loss_workspace_bytes<host::ppo_clip, float>(3, 6)};
       gpu::rollout_view const view{.turns = 3, .turn_begin = device_begin.view(), .turn_end = device_end.view()};
       gpu::loss::loss_inputs<float> in{.current_logprob = device_current.view(), .old_logprob = device_old.view()};
       in.turn_advantage = device_advantage.view();
       side_stream const stream;
-      auto const plan = gpu::make_token_plan(view, 6, status.get(), plan_memory.whole(), stream);
+      auto const plan = support::make_token_plan(view, 6, status.get(), plan_memory.whole(), stream);
       gpu::loss::policy_loss(plan, in, host::ppo_clip{}, {}, device_scale.view(),
                              gpu::loss::loss_outputs<float>{gradient.span(), {}}, record.span(), status.get(),
                              memory.whole(), stream);
@@ -352,7 +369,7 @@ TEST_SUITE("gpu/loss/policy_loss" * doctest::skip(!has_device())) {
     auto const ones = on_device(std::vector<double>(turns, 1.0));
     device_array<float> const gradient{tokens + 2 * guard};
     device_array<loss_record> const record{1};
-    exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(turns, tokens)};
+    exact_workspace const plan_memory{support::token_plan_workspace_bytes(turns, tokens)};
     exact_workspace const memory{gpu::loss::policy_loss_workspace_bytes<host::gspo, float>(turns, tokens)};
     gpu::rollout_view const view{.turns = turns, .turn_begin = device_begin.view(), .turn_end = device_end.view()};
     gpu::loss::loss_inputs<float> in{.current_logprob = values.view(), .old_logprob = values.view()};
@@ -363,7 +380,7 @@ TEST_SUITE("gpu/loss/policy_loss" * doctest::skip(!has_device())) {
       fill_bytes(gradient, 0x5a);
       auto const untouched = gradient.host();
       side_stream const stream;
-      auto const plan = gpu::make_token_plan(view, tokens, status.get(), plan_memory.whole(), stream, order);
+      auto const plan = support::make_token_plan(view, tokens, status.get(), plan_memory.whole(), stream, order);
       gpu::loss::policy_loss(plan, in, policy, {}, ones.view(), out, record.span(), status.get(), memory.whole(),
                              stream);
       stream.wait();
@@ -393,11 +410,11 @@ TEST_SUITE("gpu/loss/policy_loss" * doctest::skip(!has_device())) {
     device_array<loss_record> const record{1};
     fill_bytes(gradient, 0x5a);
     auto const untouched = gradient.host();
-    exact_workspace const plan_memory{gpu::token_plan_workspace_bytes(turns, tokens)};
+    exact_workspace const plan_memory{support::token_plan_workspace_bytes(turns, tokens)};
     exact_workspace const memory{gpu::loss::policy_loss_workspace_bytes<host::gspo, float>(turns, tokens)};
     gpu::rollout_view const view{.turns = turns, .turn_begin = begin.view(), .turn_end = end.view()};
     side_stream const stream;
-    auto const plan = gpu::make_token_plan(view, tokens, nullptr, plan_memory.whole(), stream);
+    auto const plan = support::make_token_plan(view, tokens, nullptr, plan_memory.whole(), stream);
     gpu::loss::loss_inputs<float> good{.current_logprob = current.view(), .old_logprob = old.view()};
     good.turn_advantage = advantage.view();
     auto const call = [&](auto const& in, auto scales, auto out, auto records, gpu::workspace scratch,
@@ -435,3 +452,5 @@ TEST_SUITE("gpu/loss/policy_loss" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace policy_loss_test

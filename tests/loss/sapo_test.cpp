@@ -42,10 +42,25 @@ TEST_SUITE("loss/sapo") {
     CHECK(result.gradient == std::vector<float>{0, 0});
   }
 
+  TEST_CASE("the outermost taus give finite losses at every ratio") {
+    for (double const tau : {0x1p-20, 0x1p20}) {
+      loss_batch<float> const batch({{300, 0, -300}, {300, 0, -300}}, {-1, 1});
+      auto const result = batch.run(loss::sapo{.tau_positive = tau, .tau_negative = tau}, {.log_ratio_limit = 20});
+      CHECK(result.record.tokens == 6);
+      CHECK(std::isfinite(result.record.loss()));
+    }
+  }
+
   TEST_CASE("bad options throw") {
     loss_batch<double> const batch({{0}}, {1});
     CHECK_THROWS_AS(batch.run(loss::sapo{.tau_positive = 0}), precondition_error);
     CHECK_THROWS_AS(batch.run(loss::sapo{.tau_negative = std::nan("")}), precondition_error);
+    for (double const bad : {1e-320, 0x1p-21, 0x1p21, 1e300}) {
+      CHECK_THROWS_WITH_AS(batch.run(loss::sapo{.tau_positive = bad}), doctest::Contains("sapo: tau_positive = "),
+                           precondition_error);
+      CHECK_THROWS_WITH_AS(batch.run(loss::sapo{.tau_negative = bad}), doctest::Contains("sapo: tau_negative = "),
+                           precondition_error);
+    }
   }
 
 }  // TEST_SUITE

@@ -113,6 +113,21 @@ TEST_SUITE("loss/value_clip") {
     CHECK(value_clip<T>(turns.view(), {value, {}, target, mask}, {.clip = infinity}, scale, gradient).tokens == 3);
   }
 
+  TEST_CASE("terms too large: counted and left out, so that scales of both signs give no NaN") {
+    std::vector<double> const value{0x1p500, 0x1p500, 2}, target{-0x1p500, -0x1p500, 1};
+    turns_of const turns{{1, 1, 1}};
+    std::vector<double> gradient(3, 9);
+    auto const record = value_clip<double>(turns.view(), {value, {}, target, {}}, {.clip = infinity},
+                                           std::vector<double>{0x1p500, -0x1p500, 1}, gradient);
+    CHECK(record == value_record{.loss = 0.5, .tokens = 1, .non_finite = 2});
+    CHECK(gradient == std::vector<double>{0, 0, 1});
+    std::vector<double> const small{0x1p400, 0, 2}, none(3);
+    auto const large = value_clip<double>(turns.view(), {small, {}, none, {}}, {.clip = infinity},
+                                          std::vector<double>{0x1p100, 1, 1}, gradient);
+    CHECK(large == value_record{.loss = 0x1p899, .tokens = 3});
+    CHECK(gradient == std::vector<double>{0x1p500, 0, 2});
+  }
+
   TEST_CASE("everything rejected, no tokens, no turns: 0") {
     std::vector<double> const one{1, nan_value};
     std::vector<double> gradient(2, 9);

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+namespace value_clip_test {
+
 using namespace support;
 using turnwise::loss::value_clip_options;
 using turnwise::loss::value_error;
@@ -89,6 +91,24 @@ TEST_SUITE("gpu/loss/value_clip" * doctest::skip(!has_device())) {
     }
   }
 
+  TEST_CASE("terms too large are counted and left out, as on the host") {
+    std::vector<std::int64_t> const begin{0, 1, 2}, end{1, 2, 3};
+    std::vector<double> const value{0x1p500, 0x1p500, 2}, target{-0x1p500, -0x1p500, 1}, scale{0x1p500, -0x1p500, 1};
+    auto const device_begin = on_device(begin), device_end = on_device(end);
+    auto const device_value = on_device(value), device_target = on_device(target), device_scale = on_device(scale);
+    device_array<double> const gradient{3};
+    device_array<value_record> const record{1};
+    exact_workspace const memory{gpu::loss::value_clip_workspace_bytes(3)};
+    side_stream const stream;
+    gpu::loss::value_clip<double>({.turns = 3, .turn_begin = device_begin.view(), .turn_end = device_end.view()},
+                                  {device_value.view(), {}, device_target.view(), {}}, {.clip = none},
+                                  device_scale.view(), gradient.span(), record.span().data(), memory.whole(), nullptr,
+                                  stream);
+    stream.wait();
+    CHECK(gradient.host() == std::vector<double>{0, 0, 1});
+    CHECK(record.host()[0] == value_record{.loss = 0.5, .tokens = 1, .non_finite = 2});
+  }
+
   TEST_CASE("bad ranges and scales are reported, and leave their turn out") {
     std::vector<std::int64_t> const begin{0, 1, -1, 2}, end{1, 2, 2, 3};
     std::vector<float> const value{1, 2, 3}, zeros(3);
@@ -147,3 +167,5 @@ TEST_SUITE("gpu/loss/value_clip" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace value_clip_test

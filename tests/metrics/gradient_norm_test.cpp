@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <initializer_list>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -81,6 +82,24 @@ TEST_SUITE("metrics/gradient_norm") {
     CHECK(norm_of<double>({{1e200}}, {.kind = norm_kind::infinity}).norm == 1e200);
     CHECK(norm_of<float>({{largest<float>}}).norm == static_cast<double>(largest<float>));
     CHECK(norm_of<float>({{std::numeric_limits<float>::denorm_min()}}).norm == 0x1p-149);
+  }
+
+  TEST_CASE("doubles whose squares underflow count in full") {
+    double const least = std::numeric_limits<double>::denorm_min();
+    for (double const one : {1e-170, 1e-300, least}) {
+      CHECK(norm_of<double>({{one}}).norm == one);
+      CHECK(norm_of<double>({{-one, 0}}).sums.largest == one);
+    }
+    CHECK(norm_of<double>({{0x3p-900, 0x4p-900}}).norm == 0x5p-900);
+    CHECK(norm_of<double>({{0x3p-452}, {0x4p-452}}).norm == 0x5p-452);  // on both sides of what is tiny
+    CHECK(norm_of<double>({{3, 1e-170}, {4}}).norm == 5);
+    CHECK(norm_of<double>({std::vector<double>(1 << 18, 0x1p-600)}).norm == 0x1p-591);  // four chunks
+    std::vector<gradient_norm_record> const parts{norm_of<double>({{0x3p-900}}), norm_of<float>({{0}}),
+                                                  norm_of<double>({{0x4p-900}})};
+    CHECK(metrics::join_gradient_norms(parts, {}).norm == 0x5p-900);
+    auto const clipped = norm_of<double>({{0x3p-900, 0x4p-900}}, {.max_norm = 0x5p-902, .epsilon = 0});
+    CHECK(clipped.clip_factor == 0.25);
+    CHECK(clipped.finite);
   }
 
   TEST_CASE("nothing: norm 0") {

@@ -13,6 +13,8 @@
 #include <span>
 #include <vector>
 
+namespace gradient_norm_test {
+
 using namespace support;
 using turnwise::metrics::gradient_norm_options;
 using turnwise::metrics::gradient_norm_record;
@@ -117,6 +119,21 @@ TEST_SUITE("gpu/metrics/gradient_norm" * doctest::skip(!has_device())) {
     compare(one, {.kind = norm_kind::infinity, .max_norm = 1});
   }
 
+  TEST_CASE("doubles whose squares underflow, among others and alone") {
+    gradient_case<double> alone, among;
+    auto values = gradients<double>(200'000, 8);
+    for (double& value : values) value = std::ldexp(value, -600);
+    for (std::size_t const shift : {0u, 1u}) {
+      alone.add(values, shift);
+      among.add(values, shift);
+    }
+    for (std::size_t i = 0; i < values.size(); i += 3) values[i] = std::ldexp(values[i], i % 2 == 0 ? 160 : 600);
+    among.add(values, 0);
+    compare(alone, {.max_norm = 1e-200, .epsilon = 0});
+    compare(among, {.max_norm = 1});
+    CHECK(alone.expected({}).norm > 0);
+  }
+
   TEST_CASE("parts join, in place too") {
     std::vector<gradient_norm_record> const parts{{.sums = {9, 3, 0}}, {.sums = {16, 4, 0}}, {.sums = {144, 12, 0}}};
     auto const memory = on_device(parts);
@@ -126,6 +143,13 @@ TEST_SUITE("gpu/metrics/gradient_norm" * doctest::skip(!has_device())) {
     stream.wait();
     CHECK(memory.host()[0] == turnwise::metrics::join_gradient_norms(parts, options));
     CHECK(memory.host()[0].norm == 13);
+    std::vector<gradient_norm_record> const tiny{{.sums = {0, 0x3p-900, 0, 0x9p-600}},
+                                                 {.sums = {0, 0x4p-900, 0, 0x10p-600}}};
+    auto const of_tiny = on_device(tiny);
+    gpu::metrics::join_gradient_norms(of_tiny.view(), options, memory.span().data(), stream);
+    stream.wait();
+    CHECK(memory.host()[0] == turnwise::metrics::join_gradient_norms(tiny, options));
+    CHECK(memory.host()[0].norm == 0x5p-900);
   }
 
   TEST_CASE("bad options, lists and workspaces throw, and nothing is written") {
@@ -157,3 +181,5 @@ TEST_SUITE("gpu/metrics/gradient_norm" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace gradient_norm_test

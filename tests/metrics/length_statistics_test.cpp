@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace {
@@ -144,6 +145,20 @@ TEST_SUITE("metrics/length_statistics") {
     CHECK(r.turn_tokens.total == 2 * huge + 1);
     CHECK(r.trajectory_tokens.max == 2 * huge);
     CHECK(measured(lengths{{{1}, {huge, huge}}}) == r);
+  }
+
+  TEST_CASE("lengths at the end of 64 bits: counted, or refused together") {
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    CHECK(quantile_rank(1, most) == most - 511);  // the first whose quotient, in doubles, is 1
+    CHECK(quantile_rank(0, most) == 1);
+    auto batch = lengths{{{0, 0}, {0}}};
+    batch.end = {most - 1, 0, 1};
+    CHECK(measured(batch).turn_tokens.total == most);
+    batch.end[2] = 2;
+    CHECK_THROWS_WITH_AS(measured(batch), doctest::Contains("length_statistics: turn 2 has 2 tokens"),
+                         precondition_error);
+    batch.valid = {1, 1, 0};
+    CHECK(measured(batch).trajectory_tokens.max == most - 1);
   }
 
   TEST_CASE("nothing at all, and no turns") {

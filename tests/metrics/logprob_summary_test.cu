@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+namespace logprob_summary_test {
+
 using namespace support;
 using turnwise::importance::ratio_moments;
 using turnwise::metrics::logprob_record;
@@ -150,3 +152,5 @@ TEST_SUITE("gpu/metrics/logprob_summary" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace logprob_summary_test

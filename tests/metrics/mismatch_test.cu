@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+namespace mismatch_test {
+
 using namespace support;
 using turnwise::group_by;
 using turnwise::importance::ratio_moments;
@@ -294,3 +296,5 @@ TEST_SUITE("gpu/metrics/mismatch" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace mismatch_test

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+namespace opening_deviation_test {
+
 using namespace support;
 using turnwise::metrics::opening;
 using turnwise::metrics::opening_record;
@@ -203,3 +205,5 @@ TEST_SUITE("gpu/metrics/opening_deviation" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace opening_deviation_test

@@ -1,9 +1,12 @@
+#include "support/gpu_builders.cuh"
 #include "support/gpu_steps.cuh"
 
 #include <turnwise/gpu/recipe/dr_kernel.cuh>
 #include <turnwise/recipe/dr_kernel.hpp>
 
 #include <doctest/doctest.h>
+
+namespace dr_kernel_test {
 
 using namespace support;
 using turnwise::recipe::dr_kernel_options;
@@ -25,16 +28,16 @@ struct prepared_step {
         tokens(one.old_logprob.size()),
         device(one, shift),
         out(turns, tokens, shift),
-        group_memory(gpu::grouping_workspace_bytes(turns, one.group.size(), turnwise::group_by::turn)),
-        plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
+        group_memory(support::grouping_workspace_bytes(turns, one.group.size(), turnwise::group_by::turn)),
+        plan_memory(support::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::dr_kernel_workspace_bytes(turns, tokens)) {}
 
   /// The step with its grouping and its token plan.
   void enqueue(dr_kernel_options const& options, gpu::recipe::step_outputs const& wanted, gpu::workspace const& scratch,
                cuda::stream_ref stream) const {
     auto const groups =
-        gpu::make_grouping(device.view(), turnwise::group_by::turn, status.get(), group_memory.whole(), stream);
-    auto const plan = gpu::make_token_plan(device.view(), tokens, status.get(), plan_memory.whole(), stream);
+        support::make_grouping(device.view(), turnwise::group_by::turn, status.get(), group_memory.whole(), stream);
+    auto const plan = support::make_token_plan(device.view(), tokens, status.get(), plan_memory.whole(), stream);
     gpu::recipe::dr_kernel(device.view(), groups, plan, device.inputs(), options, key, wanted, status.get(), scratch,
                            stream);
   }
@@ -167,8 +170,8 @@ TEST_SUITE("gpu/recipe/dr_kernel" * doctest::skip(!has_device())) {
         }
         prepared_step const all{gathered};
         side_stream const stream;
-        auto const groups =
-            gpu::make_grouping(all.device.view(), turnwise::group_by::turn, nullptr, all.group_memory.whole(), stream);
+        auto const groups = support::make_grouping(all.device.view(), turnwise::group_by::turn, nullptr,
+                                                   all.group_memory.whole(), stream);
         auto const device_returns = on_device(turn_return);
         auto const device_reasons = on_device(reasons);
         device_array<double> const advantage{turn_return.size()};
@@ -235,3 +238,5 @@ TEST_SUITE("gpu/recipe/dr_kernel" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace dr_kernel_test

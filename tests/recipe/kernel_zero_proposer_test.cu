@@ -1,3 +1,4 @@
+#include "support/gpu_builders.cuh"
 #include "support/gpu_steps.cuh"
 
 #include <turnwise/gpu/recipe/kernel_zero_proposer.cuh>
@@ -8,6 +9,8 @@
 #include <algorithm>
 #include <random>
 #include <vector>
+
+namespace kernel_zero_proposer_test {
 
 using namespace support;
 using turnwise::group_by;
@@ -59,10 +62,10 @@ struct device_call {
         by(kind),
         step(one.proposals, shift),
         attempts(one.attempts, shift),
-        group_memory(gpu::grouping_workspace_bytes(turns, one.proposals.group.size(), by)),
+        group_memory(support::grouping_workspace_bytes(turns, one.proposals.group.size(), by)),
         attempt_memory(
-            gpu::grouping_workspace_bytes(one.attempts.begin.size(), one.attempts.group.size(), group_by::group)),
-        plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
+            support::grouping_workspace_bytes(one.attempts.begin.size(), one.attempts.group.size(), group_by::group)),
+        plan_memory(support::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::kernel_zero_proposer_workspace_bytes(turns, tokens)),
         group(one.group, shift),
         invalid_module(one.invalid_module, shift),
@@ -70,10 +73,10 @@ struct device_call {
 
   void enqueue(gpu::recipe::step_outputs const& out, kernel_zero_proposer_options const& options,
                gpu::workspace scratch, cuda::stream_ref stream, std::size_t proposals) const {
-    auto const groups = gpu::make_grouping(step.view(), by, status.get(), group_memory.whole(), stream);
+    auto const groups = support::make_grouping(step.view(), by, status.get(), group_memory.whole(), stream);
     auto const attempt_groups =
-        gpu::make_grouping(attempts.view(), group_by::group, status.get(), attempt_memory.whole(), stream);
-    auto const plan = gpu::make_token_plan(step.view(), tokens, status.get(), plan_memory.whole(), stream);
+        support::make_grouping(attempts.view(), group_by::group, status.get(), attempt_memory.whole(), stream);
+    auto const plan = support::make_token_plan(step.view(), tokens, status.get(), plan_memory.whole(), stream);
     gpu::recipe::proposal_results<float> const results{{attempts.view(), attempt_groups, attempts.inputs().evaluation},
                                                        group.view().first(proposals),
                                                        invalid_module.view()};
@@ -172,3 +175,5 @@ TEST_SUITE("gpu/recipe/kernel_zero_proposer" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace kernel_zero_proposer_test

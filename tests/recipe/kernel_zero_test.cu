@@ -1,3 +1,4 @@
+#include "support/gpu_builders.cuh"
 #include "support/gpu_steps.cuh"
 
 #include <turnwise/gpu/recipe/kernel_zero.cuh>
@@ -10,6 +11,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+namespace kernel_zero_test {
 
 using namespace support;
 using turnwise::group_by;
@@ -35,15 +38,15 @@ struct device_call {
         tokens(one.old_logprob.size()),
         by(kind),
         step(one, shift),
-        group_memory(gpu::grouping_workspace_bytes(turns, one.group.size(), by)),
-        plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
+        group_memory(support::grouping_workspace_bytes(turns, one.group.size(), by)),
+        plan_memory(support::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::kernel_zero_workspace_bytes(turns, tokens)),
         inputs(step.inputs()) {}
 
   void enqueue(gpu::recipe::step_outputs const& out, kernel_zero_options const& options, gpu::workspace scratch,
                cuda::stream_ref stream) const {
-    auto const groups = gpu::make_grouping(step.view(), by, status.get(), group_memory.whole(), stream);
-    auto const plan = gpu::make_token_plan(step.view(), tokens, status.get(), plan_memory.whole(), stream);
+    auto const groups = support::make_grouping(step.view(), by, status.get(), group_memory.whole(), stream);
+    auto const plan = support::make_token_plan(step.view(), tokens, status.get(), plan_memory.whole(), stream);
     gpu::recipe::kernel_zero(step.view(), groups, plan, inputs, options, key, out, status.get(), scratch, stream);
   }
 };
@@ -250,3 +253,5 @@ TEST_SUITE("gpu/recipe/kernel_zero" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace kernel_zero_test

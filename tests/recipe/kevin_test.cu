@@ -1,3 +1,4 @@
+#include "support/gpu_builders.cuh"
 #include "support/gpu_steps.cuh"
 
 #include <turnwise/gpu/recipe/kevin.cuh>
@@ -9,6 +10,8 @@
 #include <limits>
 #include <random>
 #include <vector>
+
+namespace kevin_test {
 
 using namespace support;
 using turnwise::group_by;
@@ -33,15 +36,16 @@ struct device_call {
       : turns(one.begin.size()),
         tokens(one.old_logprob.size()),
         step(one, shift),
-        group_memory(gpu::grouping_workspace_bytes(turns, one.group.size(), group_by::group)),
-        plan_memory(gpu::token_plan_workspace_bytes(turns, tokens)),
+        group_memory(support::grouping_workspace_bytes(turns, one.group.size(), group_by::group)),
+        plan_memory(support::token_plan_workspace_bytes(turns, tokens)),
         memory(gpu::recipe::kevin_workspace_bytes(turns, tokens)),
         inputs(step.inputs()) {}
 
   void enqueue(gpu::recipe::step_outputs const& out, kevin_options const& options, gpu::workspace scratch,
                cuda::stream_ref stream) const {
-    auto const groups = gpu::make_grouping(step.view(), group_by::group, status.get(), group_memory.whole(), stream);
-    auto const plan = gpu::make_token_plan(step.view(), tokens, status.get(), plan_memory.whole(), stream);
+    auto const groups =
+        support::make_grouping(step.view(), group_by::group, status.get(), group_memory.whole(), stream);
+    auto const plan = support::make_token_plan(step.view(), tokens, status.get(), plan_memory.whole(), stream);
     gpu::recipe::kevin(step.view(), groups, plan, inputs, options, key, out, status.get(), scratch, stream);
   }
 };
@@ -213,3 +217,5 @@ TEST_SUITE("gpu/recipe/kevin" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace kevin_test

@@ -232,6 +232,8 @@ TEST_SUITE("refinement/item_draw") {
     CHECK_THROWS_AS(call(pairs, none, {.set_size = 2, .base = -1}), precondition_error);
     CHECK_THROWS_AS(call(pairs, none, {.set_size = 2, .smoothing = refinement::item_count_limit}), precondition_error);
     CHECK_THROWS_AS(call(pairs, none, {.set_size = 2, .first_set = -1}), precondition_error);
+    CHECK_THROWS_WITH_AS(call(pairs, none, {.set_size = 2, .first_set = std::numeric_limits<std::int64_t>::max() - 3}),
+                         doctest::Contains("4 sets, expected ids below 2^63 - 1"), precondition_error);
     CHECK_THROWS_AS(call(pairs, {0, -1, 0, 0}, {.set_size = 2}), precondition_error);
     CHECK_THROWS_AS(call(pairs, ids(3), {.set_size = 2}), precondition_error);
     ids wrong = four;

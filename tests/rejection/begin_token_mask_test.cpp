@@ -62,6 +62,16 @@ TEST_SUITE("rejection/begin_token_mask") {
                     precondition_error);
     CHECK_THROWS_AS(rejection::begin_token_mask(batch.view(), {}, {}, std::span{keep}.first(4)), precondition_error);
     CHECK_THROWS_AS(rejection::begin_token_mask(batch.view(), keep, {}, keep), precondition_error);
+    bytes memory(10, 7);
+    for (std::size_t const shift : {1u, 4u}) {
+      std::span const all{memory};
+      CHECK_THROWS_AS(rejection::begin_token_mask(batch.view(), all.first(5), {}, all.subspan(shift, 5)),
+                      precondition_error);
+      CHECK_THROWS_AS(rejection::begin_token_mask(batch.view(), all.subspan(shift, 5), {}, all.first(5)),
+                      precondition_error);
+    }
+    CHECK(memory == bytes(10, 7));
+    CHECK_NOTHROW(rejection::begin_token_mask(batch.view(), std::span{memory}.first(5), {}, std::span{memory}.last(5)));
     auto view = batch.view();
     view.group_id = {};
     CHECK_THROWS_AS(rejection::begin_token_mask(view, {}, {}, keep), precondition_error);

@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/rejection/begin_token_mask.cuh>
 
+namespace begin_token_mask_test {
+
 using namespace support;
 
 namespace {
@@ -66,8 +68,17 @@ TEST_SUITE("gpu/rejection/begin_token_mask" * doctest::skip(!has_device())) {
     throws(mask.view(), 9, n);
     throws(mask.view(), 10, n - 1);
     throws(keep.view(), 10, n);
+    device_array<std::uint8_t> const both{n + 1};
+    CHECK_THROWS_AS(gpu::rejection::begin_token_mask(batch.plan, both.view().first(n), reasons.view(),
+                                                     both.span().subspan(1), stream),
+                    turnwise::precondition_error);
+    CHECK_THROWS_AS(gpu::rejection::begin_token_mask(batch.plan, both.view().subspan(1), reasons.view(),
+                                                     both.span().first(n), stream),
+                    turnwise::precondition_error);
     stream.wait();
     CHECK(keep.host() == std::vector<std::uint8_t>(n, 7));
   }
 
 }  // TEST_SUITE
+
+}  // namespace begin_token_mask_test

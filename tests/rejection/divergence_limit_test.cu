@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/rejection/divergence_limit.cuh>
 
+namespace divergence_limit_test {
+
 using namespace support;
 using turnwise::importance::turn_divergence;
 using turnwise::rejection::divergence_estimate;
@@ -85,3 +87,5 @@ TEST_SUITE("gpu/rejection/divergence_limit" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace divergence_limit_test

@@ -3,6 +3,8 @@
 
 #include <turnwise/gpu/rejection/down_sampling.cuh>
 
+namespace down_sampling_test {
+
 using namespace support;
 using turnwise::rejection::down_sampling_options;
 using turnwise::rejection::scope;
@@ -129,3 +131,5 @@ TEST_SUITE("gpu/rejection/down_sampling" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace down_sampling_test

@@ -7,6 +7,8 @@
 
 #include <cstring>
 
+namespace entropy_quantile_test {
+
 using namespace support;
 
 namespace {
@@ -98,3 +100,5 @@ TEST_SUITE("gpu/rejection/entropy_quantile" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace entropy_quantile_test

@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+namespace extreme_risk_test {
+
 using namespace support;
 
 namespace {
@@ -78,3 +80,5 @@ TEST_SUITE("gpu/rejection/extreme_risk" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace extreme_risk_test

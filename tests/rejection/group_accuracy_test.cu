@@ -3,6 +3,8 @@
 
 #include <turnwise/gpu/rejection/group_accuracy.cuh>
 
+namespace group_accuracy_test {
+
 using namespace support;
 using turnwise::rejection::group_accuracy_options;
 using turnwise::rejection::scope;
@@ -114,3 +116,5 @@ TEST_SUITE("gpu/rejection/group_accuracy" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace group_accuracy_test

@@ -3,6 +3,8 @@
 
 #include <turnwise/gpu/rejection/group_spread.cuh>
 
+namespace group_spread_test {
+
 using namespace support;
 using turnwise::rejection::group_spread_options;
 using turnwise::rejection::scope;
@@ -115,3 +117,5 @@ TEST_SUITE("gpu/rejection/group_spread" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace group_spread_test

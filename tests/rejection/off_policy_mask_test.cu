@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/rejection/off_policy_mask.cuh>
 
+namespace off_policy_mask_test {
+
 using namespace support;
 using turnwise::rejection::off_policy_mask_options;
 using turnwise::rejection::scope;
@@ -73,3 +75,5 @@ TEST_SUITE("gpu/rejection/off_policy_mask" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace off_policy_mask_test

@@ -3,6 +3,8 @@
 
 #include <turnwise/gpu/rejection/profiling_filter.cuh>
 
+namespace profiling_filter_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::rejection::invalid_profile_policy;
@@ -114,3 +116,5 @@ TEST_SUITE("gpu/rejection/profiling_filter" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace profiling_filter_test

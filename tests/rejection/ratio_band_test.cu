@@ -6,6 +6,8 @@
 #include <cmath>
 #include <utility>
 
+namespace ratio_band_test {
+
 using namespace support;
 using turnwise::rejection::ratio_band_options;
 using turnwise::rejection::ratio_kind;
@@ -100,3 +102,5 @@ TEST_SUITE("gpu/rejection/ratio_band" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace ratio_band_test

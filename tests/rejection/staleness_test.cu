@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/rejection/staleness.cuh>
 
+namespace staleness_test {
+
 using namespace support;
 using turnwise::rejection::staleness_options;
 
@@ -75,3 +77,5 @@ TEST_SUITE("gpu/rejection/staleness" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace staleness_test

@@ -5,6 +5,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+namespace token_mask_test {
+
 using namespace support;
 using turnwise::rejection::token_mask_options;
 using turnwise::rejection::token_measure;
@@ -103,3 +105,5 @@ TEST_SUITE("gpu/rejection/token_mask" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace token_mask_test

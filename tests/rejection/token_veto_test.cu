@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/rejection/token_veto.cuh>
 
+namespace token_veto_test {
+
 using namespace support;
 using turnwise::rejection::scope;
 using turnwise::rejection::token_veto_options;
@@ -56,3 +58,5 @@ TEST_SUITE("gpu/rejection/token_veto" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace token_veto_test

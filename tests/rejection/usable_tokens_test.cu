@@ -2,6 +2,8 @@
 
 #include <turnwise/gpu/rejection/usable_tokens.cuh>
 
+namespace usable_tokens_test {
+
 using namespace support;
 using gpu::status_code;
 using turnwise::rejection::non_finite_policy;
@@ -45,3 +47,5 @@ TEST_SUITE("gpu/rejection/usable_tokens" * doctest::skip(!has_device())) {
   TEST_CASE("wrong sizes, no turns, wrong offsets") { rule_case{6}.check_sizes(device_call({})); }
 
 }  // TEST_SUITE
+
+}  // namespace usable_tokens_test

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace difference_shaping_test {
+
 using namespace support;
 using turnwise::reward::difference_shaping_options;
 
@@ -111,3 +113,5 @@ TEST_SUITE("gpu/reward/difference_shaping" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace difference_shaping_test

@@ -180,6 +180,16 @@ TEST_SUITE("reward/frontier_reward") {
     of.groups = &other_groups;
     refused("frontier_reward: groups has 1 elements, expected 2");
     of.groups = &groups;
+    auto const several = joined({group_of(1, {1, 0}), group_of(2, {1})});
+    ragged_batch<> const long_one{{{.group = 1, .id = 0, .turns = {1, 0}}}};
+    auto const by_batch = make_grouping(several.view(), group_by::batch);
+    auto const by_turn = make_grouping(long_one.view(), group_by::turn);
+    flags const three{1, 0, 1};
+    of = {several.view(), &by_batch, {.correct = three}};
+    refused("frontier_reward: groups are not by group_id, which is 1 and 2 at the ends of group 0");
+    of = {long_one.view(), &by_turn, {.correct = correct}};
+    refused("frontier_reward: groups are not by group_id, which is 1 and 1 at the ends of group 1");
+    of = {batch.view(), &groups, {.correct = correct}};
     for (double const bad : {-0.1, 1.1, turnwise::test::nan_value}) {
       options = {.target = bad};
       refused("frontier_reward: target = ");

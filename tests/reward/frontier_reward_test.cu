@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+namespace frontier_reward_test {
+
 using namespace support;
 using turnwise::group_by;
 using turnwise::reward::frontier_reward_options;
@@ -74,6 +76,27 @@ TEST_SUITE("gpu/reward/frontier_reward" * doctest::skip(!has_device())) {
     CHECK(same_numbers(reward.host(), expected));
   }
 
+  TEST_CASE("a grouping that is not by group leaves what it mixes up unscored") {
+    ragged_batch<double> const batch{{{.group = 3, .id = 1, .turns = {1, 1}}, {.group = 4, .id = 1, .turns = {1}}}};
+    auto const proposals = on_device(std::vector<std::int64_t>{3, 4});
+    device_array<std::uint8_t> const correct{3};
+    fill_bytes(correct, 1);
+    device_array<double> const reward{2};
+    side_stream const stream;
+    auto const rewards = [&](group_by by) {
+      device_groups const device{batch.view(), by};
+      gpu::reward::frontier_reward(
+          gpu::reward::attempts<float>{device.batch(), device.groups(), {.correct = correct.view()}}, proposals.view(),
+          {}, {}, reward.span(), stream);
+      stream.wait();
+      return reward.host();
+    };
+    double const nan = turnwise::test::nan_value;
+    CHECK(same_numbers(rewards(group_by::group), {0, 0}));
+    CHECK(same_numbers(rewards(group_by::turn), {nan, 0}));
+    CHECK(same_numbers(rewards(group_by::batch), {nan, nan}));
+  }
+
   TEST_CASE("bad sizes and options throw with nothing written") {
     auto const batch = random_batch<double>(3);
     device_groups const device{batch.view(), group_by::group};
@@ -103,3 +126,5 @@ TEST_SUITE("gpu/reward/frontier_reward" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace frontier_reward_test

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+namespace group_gate_test {
+
 using namespace support;
 using turnwise::group_by;
 using turnwise::reward::group_gate_options;
@@ -102,3 +104,5 @@ TEST_SUITE("gpu/reward/group_gate" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace group_gate_test

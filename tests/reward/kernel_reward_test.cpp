@@ -230,6 +230,23 @@ TEST_SUITE("reward/kernel_reward") {
                          Contains("total_us[1]"), precondition_error);
   }
 
+  TEST_CASE("a reward beyond the magnitude limit of its type is an error, not an infinity") {
+    arrays<> turns(2);
+    turns.speedup = {1, 0x1p110};
+    std::vector<float> reward(2, 9);
+    auto const call = [&](kernel_reward_options const& options, std::vector<reason_flags> const& reasons = {}) {
+      turnwise::reward::kernel_reward(turns.view(), options, reasons, std::span{reward});
+    };
+    CHECK_THROWS_WITH_AS(call({}), Contains("kernel_reward: speedup[1] = 1.29807421e+33 makes a reward of "),
+                         precondition_error);
+    CHECK_THROWS_WITH_AS(call({.decoy_penalty = -0x1p101}), Contains("kernel_reward: decoy_penalty = "),
+                         precondition_error);
+    CHECK(reward == std::vector<float>{9, 9});
+    CHECK_NOTHROW(call({.speedup_cap = 3}));
+    CHECK_NOTHROW(call({}, {0, turnwise::reason::invalid}));
+    CHECK_NOTHROW(rewards(turns));  // doubles reach further
+  }
+
   TEST_CASE("no turns, no rewards") { CHECK(rewards(arrays<>(0)).empty()); }
 
   TEST_CASE("the evaluation and the reward may have different types") {

@@ -78,6 +78,24 @@ TEST_SUITE("reward/kevin_score") {
     CHECK(scores({}, {}).empty());
   }
 
+  TEST_CASE("a score beyond the magnitude limit of its type is an error, not an infinity") {
+    kevin_score_options const steep{.correct_weight = 0, .speedup_weight = 0x1p60};
+    CHECK(scores<float>({1}, {0x1p40f}, steep) == std::vector<float>{0x1p100f});
+    CHECK_THROWS_WITH_AS(scores<float>({1, 1}, {1, 0x1p41f}, steep),
+                         Contains("kevin_score: speedup[1] = 2.19902326e+12 makes a reward of "), precondition_error);
+    CHECK_NOTHROW(scores<float>({1, 0}, {1, 0x1p41f}, steep));                                  // C = 0
+    CHECK_NOTHROW(scores<float>({1, 1}, {1, 0x1p41f}, steep, {0, turnwise::reason::invalid}));  // not judged
+    CHECK_THROWS_WITH_AS(scores({1}, {0x1p501}), Contains("kevin_score: speedup[0]"), precondition_error);
+    std::vector<float> narrow{9};
+    std::vector<double> const wide{1e39};
+    flags const correct{1};
+    CHECK_THROWS_AS(kevin_score(evaluation<double>{.correct = correct, .speedup = wide}, {}, {}, std::span{narrow}),
+                    precondition_error);
+    CHECK(narrow[0] == 9);
+    CHECK_THROWS_WITH_AS(scores<float>({0}, {1}, {.failure_penalty = -0x1p101}),
+                         Contains("kevin_score: failure_penalty = "), precondition_error);
+  }
+
   TEST_CASE("errors by name, with nothing written") {
     std::vector<double> reward(3, 9.0);
     flags const correct(3, 1), two(2, 1);
@@ -97,16 +115,16 @@ TEST_SUITE("reward/kevin_score") {
     reasons.clear();
     for (double const bad : {nan_value, infinity}) {
       options = {.correct_weight = bad};
-      refused({.correct = correct, .speedup = speedup}, "correct_weight = ");
+      refused({.correct = correct, .speedup = speedup}, "kevin_score: correct_weight = ");
       options = {.speedup_weight = bad};
-      refused({.correct = correct, .speedup = speedup}, "speedup_weight = ");
+      refused({.correct = correct, .speedup = speedup}, "kevin_score: speedup_weight = ");
       options = {.speedup_floor = bad};
-      refused({.correct = correct, .speedup = speedup}, "speedup_floor = ");
+      refused({.correct = correct, .speedup = speedup}, "kevin_score: speedup_floor = ");
       options = {.failure_penalty = bad};
-      refused({.correct = correct, .speedup = speedup}, "penalty = ");
+      refused({.correct = correct, .speedup = speedup}, "kevin_score: failure_penalty = ");
     }
     options = {.speedup_cap = 1, .speedup_floor = 2};
-    refused({.correct = correct, .speedup = speedup}, "speedup_cap = 1");
+    refused({.correct = correct, .speedup = speedup}, "kevin_score: speedup_cap = 1");
     // Turns flagged off are not judged.
     reasons = {0, 0, turnwise::reason::invalid};
     options = {};

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace kevin_score_test {
+
 using namespace support;
 using turnwise::reward::kevin_score_options;
 
@@ -77,6 +79,28 @@ TEST_SUITE("gpu/reward/kevin_score" * doctest::skip(!has_device())) {
     CHECK(status.host().index() == first);
   }
 
+  TEST_CASE("a score beyond the magnitude limit of its type is reported and unscored") {
+    std::vector<std::uint8_t> const correct{1, 1, 0, 1, 1};
+    std::vector<float> const speedup{2, 0x1p41f, 0x1p41f, 0x1p41f, 3}, times(5, 1);
+    std::vector<reason_flags> const reasons{turnwise::reason::invalid, 0, 0, turnwise::reason::invalid, 0};
+    kevin_score_options const options{.correct_weight = 0, .speedup_weight = 0x1p60};
+    device_evaluation<float> const device{
+        {.correct = correct, .speedup = speedup, .generated_us = times, .total_us = times}};
+    auto const device_reasons = on_device(reasons);
+    device_array<float> const reward{5};
+    device_status const status;
+    side_stream const stream;
+    gpu::reward::kevin_score(device.view(), options, device_reasons.view(), reward.span(), status.get(), stream);
+    stream.wait();
+    auto const nan = std::numeric_limits<float>::quiet_NaN();
+    CHECK(same_numbers(reward.host(), {0x1p61f, nan, 0, 0x1p101f, 0x3p60f}));
+    CHECK(status.host().code() == gpu::status_code::reward);
+    CHECK(status.host().index() == 1);
+    CHECK_THROWS_AS(gpu::reward::kevin_score(device.view(), kevin_score_options{.correct_weight = 0x1p101},
+                                             device_reasons.view(), reward.span(), nullptr, stream),
+                    turnwise::precondition_error);
+  }
+
   TEST_CASE("no turns; bad sizes and options throw with nothing written") {
     side_stream const stream;
     gpu::reward::kevin_score<float, float>({}, {}, {}, {}, nullptr, stream);
@@ -104,3 +128,5 @@ TEST_SUITE("gpu/reward/kevin_score" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace kevin_score_test

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+namespace kl_penalty_test {
+
 using namespace support;
 using turnwise::divergence::kl_kind;
 using turnwise::divergence::kl_sums;
@@ -127,3 +129,5 @@ TEST_SUITE("gpu/reward/kl_penalty" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace kl_penalty_test

@@ -130,6 +130,10 @@ TEST_SUITE("reward/outcome_gate") {
     refused("outcome_gate: low = 1");
     options = {.low = nan_value};
     refused("outcome_gate: low = nan");
+    options = {.weight = 0, .low = infinity};
+    refused("outcome_gate: low = inf");
+    options = {.weight = 0, .high = -infinity};
+    refused("outcome_gate: high = -inf");
     options = {};
     for (double const bad : {infinity, -infinity}) {
       shaping[1] = bad;

@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace outcome_gate_test {
+
 using namespace support;
 using turnwise::reward::outcome_gate_options;
 using turnwise::reward::shaping_form;
@@ -80,8 +82,11 @@ TEST_SUITE("gpu/reward/outcome_gate" * doctest::skip(!has_device())) {
     CHECK_THROWS_AS(call(9, 8, 9, {}), precondition_error);
     CHECK_THROWS_AS(call(9, 9, 8, {}), precondition_error);
     CHECK_THROWS_AS(call(9, 9, 9, {.low = 1, .high = 0}), precondition_error);
+    CHECK_THROWS_AS(call(9, 9, 9, {.weight = 0, .low = turnwise::test::infinity}), precondition_error);
     stream.wait();
     CHECK(same_bits(reward.host(), untouched));
   }
 
 }  // TEST_SUITE
+
+}  // namespace outcome_gate_test

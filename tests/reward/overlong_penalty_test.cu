@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace overlong_penalty_test {
+
 using namespace support;
 using turnwise::reward::length_scope;
 using turnwise::reward::overlong_penalty_options;
@@ -132,3 +134,5 @@ TEST_SUITE("gpu/reward/overlong_penalty" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace overlong_penalty_test

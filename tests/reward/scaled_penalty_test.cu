@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace scaled_penalty_test {
+
 using namespace support;
 using turnwise::reward::penalty_kind;
 using turnwise::reward::scaled_penalty_options;
@@ -86,3 +88,5 @@ TEST_SUITE("gpu/reward/scaled_penalty" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace scaled_penalty_test

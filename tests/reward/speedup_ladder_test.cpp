@@ -108,9 +108,15 @@ TEST_SUITE("reward/speedup_ladder") {
 
     for (double const bad : {nan_value, infinity}) {
       ladder = {.correct = bad};
-      refused(turns, "a value is");
+      refused(turns, "speedup_ladder: correct = ");
+      ladder = {.compile_failure = bad};
+      refused(turns, "speedup_ladder: compile_failure = ");
+      ladder = {.rule_violation = bad};
+      refused(turns, "speedup_ladder: rule_violation = ");
+      ladder = {.decoy = bad};
+      refused(turns, "speedup_ladder: decoy = ");
       ladder = {.incorrect = bad};
-      refused(turns, "a value is");
+      refused(turns, "speedup_ladder: incorrect = ");
       ladder = {.rungs = {{{2, 1}, {1, bad}}}};
       refused(turns, "rungs[1].value");
     }
@@ -124,6 +130,18 @@ TEST_SUITE("reward/speedup_ladder") {
     refused(turns, "rungs[1] is never reached");
     ladder = {.rungs = {{{1.05, 2}, {1.05, 3, 1.05}}}};
     refused(turns, "rungs[1] is never reached");
+    ladder = {.rungs = {{{2, 3}, {-infinity, 2}, {-infinity, 1}}}};
+    refused(turns, "rungs[2] is never reached, for rungs[1]");
+  }
+
+  TEST_CASE("values stay within the limit of the rewards' type; a rung at -infinity takes all") {
+    CHECK(climbed(numbers{-7, 0, 2}, {.rungs = {{{2, 0x1p500}, {-infinity, -1}}}}) == numbers{-1, -1, 0x1p500});
+    std::vector<float> const speedup{1};
+    CHECK(climbed(speedup, {.correct = 0x1p100}) == std::vector<float>{0x1p100f});
+    CHECK_THROWS_WITH_AS(climbed(speedup, {.correct = 0x1p101}), Contains("speedup_ladder: correct = 2.5"),
+                         precondition_error);
+    CHECK_THROWS_WITH_AS(climbed(speedup, {.rungs = {{{2, 1}, {1, -1e200}}}}),
+                         Contains("speedup_ladder: rungs[1].value = -1e+200"), precondition_error);
   }
 
 }  // TEST_SUITE

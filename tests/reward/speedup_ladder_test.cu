@@ -4,6 +4,8 @@
 
 #include <doctest/doctest.h>
 
+namespace speedup_ladder_test {
+
 using namespace support;
 using turnwise::reward::speedup_ladder_options;
 
@@ -116,3 +118,5 @@ TEST_SUITE("gpu/reward/speedup_ladder" * doctest::skip(!has_device())) {
   }
 
 }  // TEST_SUITE
+
+}  // namespace speedup_ladder_test

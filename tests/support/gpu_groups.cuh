@@ -2,8 +2,7 @@
 #pragma once
 
 #include "support/gpu_batches.cuh"
-
-#include <turnwise/gpu/core/grouping.cuh>
+#include "support/gpu_builders.cuh"
 
 #include <doctest/doctest.h>
 
@@ -22,9 +21,9 @@ class device_groups {
  public:
   device_groups(turnwise::rollout_view const& batch, turnwise::group_by by) : device_groups(batch, batch.turns(), by) {}
   device_groups(turnwise::rollout_view const& batch, std::size_t turns, turnwise::group_by by)
-      : batch_(batch, turns), memory_(gpu::grouping_workspace_bytes(turns, batch.group_id.size(), by)) {
+      : batch_(batch, turns), memory_(support::grouping_workspace_bytes(turns, batch.group_id.size(), by)) {
     side_stream const stream;
-    groups_ = gpu::make_grouping(batch_.view(), by, nullptr, memory_.whole(), stream);
+    groups_ = support::make_grouping(batch_.view(), by, nullptr, memory_.whole(), stream);
     stream.wait();
   }
   [[nodiscard]] gpu::rollout_view batch() const { return batch_.view(); }

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "support/gpu_batches.cuh"
+#include "support/gpu_builders.cuh"
 
 #include <turnwise/gpu/core/status.cuh>
-#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/importance/turn_statistics.hpp>
 
 #include <doctest/doctest.h>
@@ -183,7 +183,7 @@ struct token_case {
         offsets{0, static_cast<std::int64_t>(begin.size())},
         device_begin(std::span<std::int64_t const>{begin}),
         device_end(std::span<std::int64_t const>{end}),
-        plan_memory(gpu::token_plan_workspace_bytes(begin.size(), given.tokens)) {
+        plan_memory(support::token_plan_workspace_bytes(begin.size(), given.tokens)) {
     integers random{seed};
     for (std::size_t i = 0; i < given.tokens; ++i) mask.push_back(random.below(5) != 0);
     for (std::size_t s = 0; s < begin.size(); ++s)
@@ -193,7 +193,7 @@ struct token_case {
     batch.turn_begin = device_begin.view();
     batch.turn_end = device_end.view();
     side_stream const stream;
-    plan = gpu::make_token_plan(batch, given.tokens, nullptr, workspace_of(plan_memory), stream);
+    plan = support::make_token_plan(batch, given.tokens, nullptr, workspace_of(plan_memory), stream);
     stream.wait();
   }
   static ranges random_ranges(unsigned seed, std::size_t turns, double mean_length, bool shuffled) {

@@ -4,8 +4,6 @@
 #include "support/batches.hpp"
 #include "support/gpu_batches.cuh"
 
-#include <turnwise/gpu/core/grouping.cuh>
-#include <turnwise/gpu/core/token_plan.cuh>
 #include <turnwise/gpu/recipe/dr_kernel.cuh>
 
 #include <algorithm>

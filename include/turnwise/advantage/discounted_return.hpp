@@ -19,9 +19,10 @@ enum class unscored_policy : std::uint8_t {
   error     ///< throws
 };
 
+/// Options of `discounted_return`.
 struct discounted_return_options {
-  double gamma = 1.0;  ///< in [0, 1]
-  unscored_policy unscored = unscored_policy::exclude;
+  double gamma = 1.0;                                   ///< in [0, 1]
+  unscored_policy unscored = unscored_policy::exclude;  ///< what a missing reward does to the turns before it
 };
 
 /// One step of the recursion.

@@ -6,6 +6,7 @@
 
 namespace turnwise::advantage {
 
+/// Options of `gae`.
 struct gae_options {
   double gamma = 1.0;   ///< discount a token, in [0, 1]
   double lambda = 1.0;  ///< in [0, 1]: 0 = one step, 1 = the whole return minus the value

@@ -17,10 +17,11 @@ enum class gpg_signal : std::uint8_t {
   nonzero  ///< those whose return is not 0 (verl)
 };
 
+/// Options of `gpg`.
 struct gpg_options {
-  gpg_signal signal = gpg_signal::group;
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  gpg_signal signal = gpg_signal::group;               ///< which samples alpha counts
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 /// The counts behind alpha. Exact: those of shards are joined by += or by an all-reduce (sum) of two 64-bit integers.

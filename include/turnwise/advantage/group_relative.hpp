@@ -6,12 +6,13 @@
 
 namespace turnwise::advantage {
 
+/// Options of `group_relative`.
 struct group_relative_options {
-  bool scale = true;      ///< divide by the deviation; false: mean-centred only (Dr. GRPO)
-  int ddof = 1;           ///< 0 or 1: the sum of squares is divided by n - ddof
-  double epsilon = 1e-6;  ///< added to the deviation, outside the root
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  bool scale = true;                                   ///< divide by the deviation; false: mean-centred only (Dr. GRPO)
+  int ddof = 1;                                        ///< 0 or 1: the sum of squares is divided by n - ddof
+  double epsilon = 1e-6;                               ///< added to the deviation, outside the root
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 namespace detail {

@@ -19,10 +19,11 @@ enum class exclude_policy : std::uint8_t {
   member       ///< the turn alone (the usual code; biased in multi-turn data)
 };
 
+/// Options of `leave_one_out`.
 struct leave_one_out_options {
-  singleton_policy singleton = singleton_policy::keep;
-  exclude_policy exclude = exclude_policy::trajectory;
-  baseline_members members = baseline_members::valid;
+  singleton_policy singleton = singleton_policy::keep;  ///< what a lone member gets
+  exclude_policy exclude = exclude_policy::trajectory;  ///< what a turn leaves out of its own baseline
+  baseline_members members = baseline_members::valid;   ///< whose returns form the baseline
   /// `kept` members make lone members common, and `keep` then gives them their whole return: a caller who wants that
   /// says so.
   bool allow_kept_with_keep = false;

@@ -6,10 +6,11 @@
 
 namespace turnwise::advantage {
 
+/// Options of `max_rl`.
 struct max_rl_options {
-  double epsilon = 0;  ///< added to the mean that divides
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  double epsilon = 0;                                  ///< added to the mean that divides
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 namespace detail {

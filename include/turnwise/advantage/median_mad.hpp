@@ -9,11 +9,12 @@
 
 namespace turnwise::advantage {
 
+/// Options of `median_mad`.
 struct median_mad_options {
-  bool scale = true;      ///< divide by the deviation; false: median-centred only
-  double epsilon = 1e-6;  ///< added to the deviation
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  bool scale = true;                                   ///< divide by the deviation; false: median-centred only
+  double epsilon = 1e-6;                               ///< added to the deviation
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 /// Makes the median absolute deviation estimate the standard deviation of normal data.

@@ -8,12 +8,22 @@
 
 namespace turnwise::advantage {
 
+/// Options of `opo`.
 struct opo_options {
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 namespace detail {
+
+/// A power of 2 by which sums of weights become near 1: products with returns then neither overflow nor, for small
+/// weights, lose bits. For subnormal numbers 2^1000.
+[[nodiscard]] TURNWISE_HOST_DEVICE inline double inverse_power_of_2(double weight) noexcept {
+  using std::ilogb;
+  using std::scalbn;
+  int const exponent = ilogb(weight);
+  return scalbn(1.0, exponent < -1000 ? 1000 : -exponent);
+}
 
 struct opo_policy {
 #ifdef __CUDACC__
@@ -26,11 +36,14 @@ struct opo_policy {
     if (total.equal()) return {total.min, 1};
     double const weight = group.weighted_sum([](double, double of_turn) { return of_turn; });
     if (!(weight > 0)) return {total.mean(), 1};
-    double const sum = group.weighted_sum([](double value, double of_turn) {
+    group_total const weighted = group.weighted_total();
+    if (weighted.equal()) return {weighted.min, 1};
+    double const scale = inverse_power_of_2(weight);
+    double const sum = group.weighted_sum([scale](double value, double of_turn) {
       using std::fma;
-      return fma(of_turn, value, 0.0);  // a rounded product that no compiler draws into the sum
+      return fma(of_turn * scale, value, 0.0);  // a rounded product that no compiler draws into the sum
     });
-    return {sum / weight, 1};
+    return {sum / (weight * scale), 1};
   }
 
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double advantage(centre_and_divisor const& of_group,
@@ -54,7 +67,8 @@ struct opo_policy {
 /// @param[out] advantage    [S], unit of turn_return; not the same span as turn_return or weight. 0 where invalid.
 /// @throws precondition_error  sizes that differ; a valid turn's return that is not finite or beyond magnitude_limit,
 ///         its weight negative, not finite or beyond magnitude_limit; nothing is written.
-/// @note  Fewer than two members: 0 for every turn of the group. Equal members: exactly 0 for them.
+/// @note  Fewer than two members: 0 for every turn of the group. Equal members, or all with a weight equal: exactly 0
+///        for them.
 /// @note  Members without weight (no tokens) leave the baseline; if none has weight, it is the plain mean.
 /// @note  Biased as group_relative is: the turn is part of its own baseline. Equal weights: mean-centred.
 /// @note  Deterministic: the same bits for any order of trajectories and any thread count (see ordered_fold).

@@ -21,11 +21,12 @@ enum class lone_position : std::uint8_t {
   keep   ///< its turn's whole return: baseline 0
 };
 
+/// Options of `optimal_token_baseline`.
 struct optimal_token_baseline_options {
   lone_position singleton = lone_position::zero;  ///< in groups of fewer than two members (verl: keep)
   lone_position tail = lone_position::zero;       ///< behind the second longest member (verl's handle_zero_tail: keep)
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 namespace detail {
@@ -44,19 +45,23 @@ inline constexpr double no_baseline = std::numeric_limits<double>::quiet_NaN();
 /// Positions that are summed as one block of a cumulative weight.
 inline constexpr std::size_t prefix_lanes = 32;
 
+/// Weights are multiplied by this, so that products of small ones with returns keep their bits.
+inline constexpr double position_weight_scale = 0x1p300;
+
 /// The members of a group that have one position, added in canonical order.
 struct position_sums {
   std::int64_t members = 0;
-  double reference = 0;  ///< return of the first of them
-  double weight = 0;
-  double excess = 0;  ///< weighted sum of their returns, less the reference: 0 when all are equal
+  double reference = 0;  ///< return of the first of them with a weight
+  double weight = 0;     ///< times position_weight_scale, as excess is
+  double excess = 0;     ///< weighted sum of their returns, less the reference: 0 when all with a weight are equal
 
   TURNWISE_HOST_DEVICE void add(double turn_return, double cumulative_weight) noexcept {
-    if (members == 0) reference = turn_return;
+    double const scaled = cumulative_weight * position_weight_scale;  // exact
+    if (!(weight > 0)) reference = turn_return;
     ++members;
-    weight += cumulative_weight;
+    weight += scaled;
     using std::fma;
-    excess = fma(cumulative_weight, turn_return - reference, excess);
+    excess = fma(scaled, turn_return - reference, excess);
   }
   /// Or no_baseline.
   [[nodiscard]] TURNWISE_HOST_DEVICE double baseline(lone_position alone) const noexcept {
@@ -141,7 +146,7 @@ void check_optimal_token_baseline(rollout_view const& batch, grouping const& gro
 ///         nothing is written.
 /// @note  Positions that fewer than two members have: `tail`; in groups of fewer than two members: `singleton`.
 /// @note  Weights that are all 0 up to a position: advantage 0 there, for the score is 0. Equal returns of the members
-///        at a position: exactly 0 for them.
+///        at a position that have a weight there: exactly 0 for them.
 /// @note  Biased as opo is: the turn is part of its own baseline. At a position whose cumulative weights are equal:
 ///        mean-centred over the members there.
 /// @note  verl adds 1e-8 to the sum of weights, and leaves masked tokens out of positions in its multi-turn form only.

@@ -11,12 +11,13 @@
 
 namespace turnwise::advantage {
 
+/// Options of `pass_at_k`.
 struct pass_at_k_options {
   std::int64_t k = 0;     ///< samples of which the best counts, at least 2; 0, or more than there are: all of the group
   bool scale = false;     ///< divide by the group's deviation (ddof 1)
   double epsilon = 1e-6;  ///< added to the deviation, outside the root
-  baseline_members members = baseline_members::valid;
-  int threads = 0;  ///< 0 = the runtime's default
+  baseline_members members = baseline_members::valid;  ///< whose returns form the baseline
+  int threads = 0;                                     ///< 0 = the runtime's default
 };
 
 namespace detail {

@@ -11,6 +11,7 @@
 
 namespace turnwise::advantage {
 
+/// Options of `reinforce_plus_plus`.
 struct reinforce_plus_plus_options {
   bool group_baseline = false;  ///< subtract the mean of the group first (REINFORCE++-baseline)
   whiten_options whiten{};      ///< its `members` are those of the group's mean too

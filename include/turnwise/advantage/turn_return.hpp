@@ -20,15 +20,16 @@ enum class return_kind : std::uint8_t {
   best_so_far      ///< max of r[0], ..., r[t]
 };
 
+/// Options of `turn_return`.
 struct turn_return_options {
-  return_kind kind = return_kind::discounted_sum;
+  return_kind kind = return_kind::discounted_sum;  ///< what a turn is credited with
   double gamma = 1.0;  ///< in [0, 1]; 1 for current and best_so_far, which have no use for it
-  unscored_policy unscored = unscored_policy::exclude;
+  unscored_policy unscored = unscored_policy::exclude;  ///< what a missing reward does to the turns before it
 };
 
 /// A return as it is carried from turn to turn: from the last to the first, for best_so_far from the first to the last.
 struct carried_return {
-  double value = 0;
+  double value = 0;   ///< of the turn that was passed last
   bool any = false;   ///< a turn that is not flagged off has entered it
   bool known = true;  ///< no reward that the next turn's return needs is missing
 };

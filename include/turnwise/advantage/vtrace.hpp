@@ -15,14 +15,15 @@ enum class vtrace_advantage : std::uint8_t {
   excess         ///< v - V, PufferLib's
 };
 
+/// Options of `vtrace`.
 struct vtrace_options {
   double gamma = 1.0;       ///< discount a token, in [0, 1]
   double lambda = 1.0;      ///< in [0, 1], scales c
   double rho_bar = 1.0;     ///< cap of the ratio in temporal differences; infinity: none
   double c_bar = 1.0;       ///< cap of the ratio in the trace; at most rho_bar, and gamma lambda c_bar at most 1
   double pg_rho_bar = 1.0;  ///< cap of the ratio in the advantage; infinity: none (the paper: rho_bar)
-  vtrace_advantage advantage = vtrace_advantage::next_target;
-  int threads = 0;  ///< 0 = the runtime's default
+  vtrace_advantage advantage = vtrace_advantage::next_target;  ///< form of the advantage
+  int threads = 0;                                             ///< 0 = the runtime's default
 };
 
 namespace detail {

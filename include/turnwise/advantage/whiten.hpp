@@ -20,11 +20,12 @@ enum class epsilon_place : std::uint8_t {
   floor     ///< sqrt(max(variance, epsilon))
 };
 
+/// Options of `whiten`.
 struct whiten_options {
-  int ddof = 1;  ///< 0 or 1: the sum of squares is divided by the total weight - ddof
-  double epsilon = 1e-6;
-  epsilon_place place = epsilon_place::outside;
-  baseline_members members = baseline_members::valid;
+  int ddof = 1;                                  ///< 0 or 1: the sum of squares is divided by the total weight - ddof
+  double epsilon = 1e-6;                         ///< at least 0; where it stands: place
+  epsilon_place place = epsilon_place::outside;  ///< where epsilon stands
+  baseline_members members = baseline_members::valid;  ///< whose returns form mean and deviation
 
   /// As verl and SkyRL have it: sample variance, sqrt(variance + 1e-8).
   [[nodiscard]] static constexpr whiten_options verl() { return {1, 1e-8, epsilon_place::inside}; }
@@ -53,8 +54,8 @@ static_assert(sizeof(whiten_moments) == 8 * (exact_sum::digits + 2));
 
 /// What is subtracted, and what it is divided by; divisor 0: every turn gets 0.
 struct whiten_scale {
-  double mean = 0;
-  double divisor = 0;
+  double mean = 0;     ///< is subtracted
+  double divisor = 0;  ///< what divides
 };
 
 /// Mean of all members, rounded once; 0 when there is none.

@@ -27,7 +27,7 @@ struct exact_sum {
   /// Adds that fit between two carries: each changes a digit by less than 2^34.
   static constexpr std::int64_t most_adds = std::int64_t{1} << 29;
 
-  std::int64_t digit[digits]{};
+  std::int64_t digit[digits]{};  ///< of base 2^32, lowest first
 
   /// Adds a finite number.
   TURNWISE_HOST_DEVICE constexpr void add(double value) noexcept {

@@ -24,7 +24,9 @@ enum class group_by : std::uint8_t { group, turn, batch };
 /// leave_one_out looks for others when a member is alone.
 class grouping {
  public:
+  /// Turns of the batch.
   [[nodiscard]] std::size_t turns() const noexcept { return members_.size(); }
+  /// Number of groups.
   [[nodiscard]] std::size_t groups() const noexcept { return offsets_.size() - 1; }
   /// Trajectories of the batch.
   [[nodiscard]] std::size_t trajectories() const noexcept {

@@ -10,15 +10,15 @@ namespace turnwise {
 
 /// Four 32-bit words: the counter or the output of Philox4x32.
 struct philox_words {
-  std::uint32_t word[4];
+  std::uint32_t word[4];  ///< lowest first
   friend constexpr bool operator==(philox_words const&, philox_words const&) = default;
 };
 
 /// The key of every draw of one training step. `step` has no default on purpose: a trainer that forgets it would see
 /// the same draws every step.
 struct draw_key {
-  std::uint32_t seed;
-  std::uint32_t step;
+  std::uint32_t seed;  ///< of the run
+  std::uint32_t step;  ///< of the training; another one each step
 };
 
 /// What a draw is for; picks the output word, so that draws of two purposes are independent.

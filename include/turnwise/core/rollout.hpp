@@ -27,9 +27,11 @@ struct rollout_view {
   std::span<std::int64_t const> turn_index{};          ///< [S] strictly increasing in a trajectory; empty: position
   std::span<std::uint8_t const> turn_valid{};          ///< [S] 0 = flagged off by the caller; empty: all on
 
+  /// J.
   [[nodiscard]] constexpr std::size_t trajectories() const noexcept {
     return trajectory_offsets.empty() ? 0 : trajectory_offsets.size() - 1;
   }
+  /// S.
   [[nodiscard]] constexpr std::size_t turns() const noexcept {
     return trajectory_offsets.empty() ? 0 : static_cast<std::size_t>(trajectory_offsets.back());
   }
@@ -41,6 +43,7 @@ struct rollout_view {
   [[nodiscard]] constexpr std::int64_t index_of(std::size_t j, std::size_t s) const noexcept {
     return turn_index.empty() ? static_cast<std::int64_t>(s - first_turn(j)) : turn_index[s];
   }
+  /// Whether the caller flagged turn s off.
   [[nodiscard]] constexpr bool flagged_off(std::size_t s) const noexcept {
     return !turn_valid.empty() && turn_valid[s] == 0;
   }

@@ -30,10 +30,16 @@ enum class trajectory_scope : std::uint8_t { group, batch };
 
 /// An owning batch, its turns sorted by (group, trajectory, turn), and the permutation back to the rows.
 struct rollout {
-  std::vector<std::int64_t> turn_begin, turn_end, trajectory_offsets, group_id, trajectory_id, turn_index;
-  std::vector<std::uint8_t> turn_valid;
-  std::vector<std::size_t> row;  ///< [S] the input row of each turn
+  std::vector<std::int64_t> turn_begin,  ///< [S], as all of these in rollout_view
+      turn_end,                          ///< [S]
+      trajectory_offsets,                ///< [J + 1]
+      group_id,                          ///< [J]
+      trajectory_id,                     ///< [J]
+      turn_index;                        ///< [S]
+  std::vector<std::uint8_t> turn_valid;  ///< [S] or empty
+  std::vector<std::size_t> row;          ///< [S] the input row of each turn
 
+  /// The batch as all functions take it; valid as long as this object is.
   [[nodiscard]] rollout_view view() const noexcept {
     return {turn_begin, turn_end, trajectory_offsets, group_id, trajectory_id, turn_index, turn_valid};
   }

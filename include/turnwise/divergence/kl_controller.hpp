@@ -10,12 +10,13 @@
 
 namespace turnwise::divergence {
 
+/// Whether the coefficient stays or follows the measured KL.
 enum class kl_schedule : std::uint8_t { fixed, adaptive };
 
 /// The defaults of the adaptive schedule are those of Ziegler et al.
 struct kl_controller_options {
-  kl_schedule schedule = kl_schedule::adaptive;
-  double target = 6;        ///< KL to hold, in the unit of what is measured, above 0
+  kl_schedule schedule = kl_schedule::adaptive;  ///< what an update does
+  double target = 6;                             ///< KL to hold, in the unit of what is measured, above 0
   double horizon = 10000;   ///< samples over which an error of 1 would move the coefficient by its own size, above 0
   double error_clip = 0.2;  ///< largest proportional error, above 0
 };

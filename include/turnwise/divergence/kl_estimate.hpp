@@ -32,17 +32,17 @@ enum class kl_gradient : std::uint8_t {
 
 /// Limits are applied in this order: d to +-clamp, before any exp; the value to +-cap.
 struct kl_options {
-  kl_kind kind = kl_kind::k3;
-  double clamp = 20;  ///< nats, above 0; infinity = none
-  double cap = 10;    ///< nats, above 0; infinity = none
-  kl_gradient gradient = kl_gradient::own;
+  kl_kind kind = kl_kind::k3;               ///< the estimate
+  double clamp = 20;                        ///< nats, above 0; infinity = none
+  double cap = 10;                          ///< nats, above 0; infinity = none
+  kl_gradient gradient = kl_gradient::own;  ///< the slope it is given
 };
 
 /// An estimate of one token and its derivative with respect to current_logprob.
 template <typename F>
 struct kl_terms {
-  F value;
-  F slope;
+  F value;  ///< nats
+  F slope;  ///< d value / d current_logprob
 };
 
 /// Checks the options.
@@ -85,8 +85,8 @@ template <typename F>
   F const near_0 = small_k3(x);
   F const excess = ieee_exp(x) - number{1};
   F const edge = zero + number(0.25);
-  auto const small = (x >= zero - edge) & (x <= edge);
-  return {small ? near_0 : excess - x, small ? minus - near_0 : zero - excess};
+  auto const near_zero = (x >= zero - edge) & (x <= edge);
+  return {near_zero ? near_0 : excess - x, near_zero ? minus - near_0 : zero - excess};
 }
 
 }  // namespace detail
@@ -102,7 +102,8 @@ template <typename F>
 /// @param reference_minus_current  d, nats.
 /// @param options  as check_kl_options accepts them; not checked here.
 /// @note  NaN or infinite d: value 0 and slope 0; the caller counts them (importance::is_finite(d) is false).
-/// @note  Always finite: without clamp and cap, a value beyond F's range becomes its largest number, with slope 0.
+/// @note  Always finite, and so are sums: without clamp and cap, a float value beyond its range becomes the largest
+///        number, a double beyond magnitude_limit that limit, with slope 0.
 /// @note  k3 is never negative. Relative error of k3 below 1e-5 (float) and 1e-13 (double): the device within this of
 ///        the host; the other kinds have the same bits.
 template <typename F>
@@ -113,7 +114,7 @@ template <typename F>
   constexpr F zero{};
   F const top = zero + largest<number>;
   F const clamp = zero + narrowed<number>(options.clamp);  // of infinity: the largest number
-  F const cap = zero + narrowed<number>(options.cap);
+  F const cap = zero + narrowed<number>(options.cap < magnitude_limit<double> ? options.cap : magnitude_limit<double>);
   F x = ((d <= top) & (d >= zero - top)) ? d : zero;
   x = x < zero - clamp ? zero - clamp : x;
   x = x > clamp ? clamp : x;

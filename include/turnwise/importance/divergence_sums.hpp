@@ -66,6 +66,7 @@ struct turn_divergence {
 }
 
 namespace detail {
+inline namespace TURNWISE_VECTOR_NAMESPACE {
 
 /// Sums over up to 1024 tokens, in lanes. Tokens that do not count have log ratio 0, which adds 0.
 struct divergence_lanes {
@@ -136,10 +137,10 @@ template <bool Masked, logprob_value Old, logprob_value Rollout>
           values const size = d < 0 ? -d : d;
           largest_size = size > largest_size ? size : largest_size;
         });
-    bool small = true;
-    for (std::size_t l = 0; l < size_of<values>; ++l) small &= largest_size[l] <= small_log_ratio;
+    bool all_small = true;
+    for (std::size_t l = 0; l < size_of<values>; ++l) all_small &= largest_size[l] <= small_log_ratio;
     divergence_lanes sums;
-    if (small)
+    if (all_small)
       for_each_register<Masked>(
           part, [&](values const& d) __attribute__((always_inline)) { sums.template add<true>(widen(d)); });
     else
@@ -150,6 +151,7 @@ template <bool Masked, logprob_value Old, logprob_value Rollout>
   return total;
 }
 
+}  // namespace TURNWISE_VECTOR_NAMESPACE
 }  // namespace detail
 
 /// Sums of k2 and k3 over each turn's usable tokens: unmasked, with a finite log ratio d = old - rollout.

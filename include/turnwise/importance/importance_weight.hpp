@@ -7,6 +7,7 @@
 #include <turnwise/rejection/ratio_band.hpp>
 
 #include <atomic>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -25,22 +26,25 @@ enum class weight_rule : std::uint8_t {
   mask       ///< 0: IcePop
 };
 
+/// Between which bounds a weight lies, and what becomes of one outside.
 struct weight_bounds {
-  weight_rule rule = weight_rule::truncate;
-  double low = 0;         ///< ratio, inclusive
-  double high = 2;        ///< ratio, inclusive; infinity = none
-  double log_clamp = 64;  ///< nats, in (0, 700]: the log ratio (of turns the sum or mean) is cut to +-this before exp
+  weight_rule rule = weight_rule::truncate;  ///< what becomes of a ratio outside
+  double low = 0;                            ///< ratio, inclusive
+  double high = 2;                           ///< ratio, inclusive; infinity = none
+  double log_clamp = 64;  ///< nats, in (0, log_clamp_limit]; log ratios (sums, means) are cut to +-this before exp
 };
 
+/// Options of importance_weight for tokens.
 struct token_weight_options {
-  weight_bounds bounds{};
+  weight_bounds bounds{};                                    ///< of the weight
   non_finite_policy non_finite = non_finite_policy::reject;  ///< a NaN or infinite log ratio: weight 0; neutral: 1
 };
 
+/// Options of importance_weight for turns and trajectories.
 struct turn_weight_options {
-  scope level = scope::turn;
-  ratio_kind kind = ratio_kind::product;
-  weight_bounds bounds{};
+  scope level = scope::turn;              ///< whose ratio: the turn's or its trajectory's
+  ratio_kind kind = ratio_kind::product;  ///< product, or geometric mean
+  weight_bounds bounds{};                 ///< of the weight
 };
 
 /// How many ratios met which bound; of tokens, or of turns. Counts of parts add up.
@@ -64,22 +68,29 @@ struct weight_counts {
 
 /// Bounds as they are applied; the logs are taken once, on the host.
 struct prepared_bounds {
-  double floor, ceiling;     ///< what weights are cut to
-  double log_low, log_high;  ///< what counts, and what is masked
-  double log_clamp;
-  bool masks;
+  double floor,      ///< smallest weight
+      ceiling;       ///< largest weight
+  double log_low,    ///< what counts as below, and is masked
+      log_high;      ///< what counts as above, and is masked
+  double log_clamp;  ///< as in weight_bounds
+  bool masks;        ///< weights outside are 0
 };
 
-/// Checks bounds and takes their logs.
-[[nodiscard]] inline prepared_bounds prepare_bounds(weight_bounds const& bounds, std::string_view function) {
+/// Largest log_clamp of log ratios of type F: its exp is finite.
+template <real F>
+inline constexpr double log_clamp_limit = std::same_as<F, float> ? 88 : 700;
+
+/// Checks bounds, of log ratios of type F, and takes their logs.
+template <real F>
+[[nodiscard]] prepared_bounds prepare_bounds(weight_bounds const& bounds, std::string_view function) {
   expects(bounds.low >= 0 && is_finite(bounds.low), function, ": low = ", bounds.low,
           ", expected a finite ratio, at least 0");
   expects(bounds.high >= bounds.low && bounds.high > 0, function, ": high = ", bounds.high,
           ", expected a ratio above 0, at least low = ", bounds.low);
   expects(bounds.rule != weight_rule::truncate || bounds.low == 0, function, ": low = ", bounds.low,
           " with rule truncate, which has no lower bound: expected 0, or rule clip or mask");
-  expects(bounds.log_clamp > 0 && bounds.log_clamp <= 700, function, ": log_clamp = ", bounds.log_clamp,
-          ", expected a number in (0, 700]");
+  expects(bounds.log_clamp > 0 && bounds.log_clamp <= log_clamp_limit<F>, function, ": log_clamp = ", bounds.log_clamp,
+          ", expected a number in (0, ", log_clamp_limit<F>, "], where exp is finite");
   bool const masks = bounds.rule == weight_rule::mask;
   return {masks ? 0.0 : bounds.low,
           masks ? largest<double> : bounds.high,
@@ -91,8 +102,8 @@ struct prepared_bounds {
 
 /// A weight, and the record of it.
 struct weighed {
-  double weight;
-  weight_counts counts;
+  double weight;         ///< as it is written
+  weight_counts counts;  ///< of this one
 };
 
 /// exp of a finite log ratio within the bounds; `below` and `above` say on which side of them it lies.
@@ -139,8 +150,8 @@ template <real F>
 /// @param[in]  threads  0 = the runtime's default.
 /// @return how many ratios met which bound.
 /// @throws precondition_error  sizes that differ; bounds that contradict each other (low negative or above high, low
-///         under truncate, log_clamp outside (0, 700]); under non_finite_policy::error the first unmasked token whose
-///         log ratio is not finite. Nothing is written.
+///         under truncate, log_clamp outside (0, 700], of float log ratios (0, 88]); under non_finite_policy::error the
+///         first unmasked token whose log ratio is not finite. Nothing is written.
 /// @note  A log ratio that is NaN or infinite: weight 0 (reject, default) or 1 (neutral); counted. Its turn is another
 ///        rule's (rejection::usable_tokens).
 /// @note  Bounds are compared in log space before the clamp: what is masked and counted has the same bits everywhere;
@@ -158,7 +169,7 @@ weight_counts importance_weight(token_logprobs<Old, Rollout> const& tokens, toke
   expects_size(name, "old_logprob", tokens.old_logprob.size(), weight.size(), "token, as weight");
   expects_size(name, "rollout_logprob", tokens.rollout_logprob.size(), weight.size(), "token, as weight");
   if (!tokens.mask.empty()) expects_size(name, "mask", tokens.mask.size(), weight.size(), "token, as weight");
-  prepared_bounds const bounds = prepare_bounds(options.bounds, name);
+  prepared_bounds const bounds = prepare_bounds<log_ratio_t<Old, Rollout>>(options.bounds, name);
   auto const on = [&](std::size_t i) { return tokens.mask.empty() || tokens.mask[i] != 0; };
   auto const d = [&](std::size_t i) { return log_ratio(tokens.old_logprob[i], tokens.rollout_logprob[i]); };
   if (options.non_finite == non_finite_policy::error)
@@ -212,7 +223,7 @@ weight_counts importance_weight(rollout_view const& batch, std::span<turn_statis
   expects_size(name, "statistics", statistics.size(), batch.turns(), "turn");
   expects_size(name, "reasons", reasons.size(), batch.turns(), "turn");
   expects_size(name, "weight", weight.size(), batch.turns(), "turn");
-  prepared_bounds const bounds = prepare_bounds(options.bounds, name);
+  prepared_bounds const bounds = prepare_bounds<double>(options.bounds, name);
   weight_counts total;
   for (std::size_t j = 0; j < batch.trajectories(); ++j) {
     turn_statistics of_trajectory;

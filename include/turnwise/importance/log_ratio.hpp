@@ -27,11 +27,13 @@ template <logprob_value Old, logprob_value Rollout>
   return static_cast<wide>(old_logprob) - static_cast<wide>(rollout_logprob);
 }
 
+/// Neither NaN nor infinite.
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_finite(T value) noexcept {
   return value <= largest<T> && value >= -largest<T>;
 }
 
+/// Outside +-log_ratio_limit.
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_saturated(T d) noexcept {
   return d > static_cast<T>(log_ratio_limit) || d < static_cast<T>(-log_ratio_limit);

@@ -38,10 +38,12 @@ template <real W>
   return {static_cast<double>(weight), 1, 0};
 }
 
+/// Options of `weight_normalisation`.
 struct weight_normalisation_options {
   double floor = 1e-8;  ///< at least 0; a mean up to here divides nothing
 };
 
+/// Checks the options.
 inline void check_weight_normalisation(weight_normalisation_options const& options) {
   expects(options.floor >= 0 && is_finite(options.floor), "weight_normalisation: floor = ", options.floor,
           ", expected a finite number, at least 0");
@@ -54,6 +56,7 @@ inline void check_weight_normalisation(weight_normalisation_options const& optio
   return mean > options.floor && mean <= largest<double> ? mean : 1.0;
 }
 
+/// One weight divided; what is beyond W becomes its largest number.
 template <real W>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr W normalised_weight(W weight, double divisor) noexcept {
   return narrowed<W>(static_cast<double>(weight) / divisor);

@@ -25,6 +25,7 @@ struct row_loss_inputs {
   std::span<std::uint8_t const> selected{};  ///< for policies that ask for it (clip_cov, kl_cov)
 };
 
+/// What policy_loss_from_logits writes.
 template <logprob_value L, real T>
 struct row_loss_outputs {
   std::span<L> gradient;   ///< d loss / d logits; may be the logits themselves with the same layout (in place)

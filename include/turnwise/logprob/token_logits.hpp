@@ -21,12 +21,13 @@ concept token_id = std::signed_integral<T> &&(sizeof(T) == 4 || sizeof(T) == 8);
 /// Where the rows of logits lie: the logits of a row are neighbours, rows are any number of elements apart. A view
 /// [B][S][V] with strides (b, s, 1) has B * S rows, row_stride s, batch_rows S and batch_stride b.
 struct logit_layout {
-  std::size_t rows = 0;
+  std::size_t rows = 0;          ///< one a token
   std::size_t vocabulary = 0;    ///< logits of a row
   std::size_t row_stride = 0;    ///< elements from a row to the next; 0 = vocabulary
   std::size_t batch_rows = 0;    ///< rows of one batch entry, a divisor of rows; 0 = all rows
   std::size_t batch_stride = 0;  ///< elements from one batch entry to the next
 
+  /// Elements from a row to the next.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t stride() const noexcept {
     return row_stride == 0 ? vocabulary : row_stride;
   }
@@ -47,7 +48,7 @@ struct token_logits {
 
 /// The part of a vocabulary that a rank holds: column 0 of its logits is token first_id.
 struct vocabulary_shard {
-  std::size_t first_id = 0;
+  std::size_t first_id = 0;    ///< token of column 0
   std::size_t vocabulary = 0;  ///< tokens of all shards
 };
 

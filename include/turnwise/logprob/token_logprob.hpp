@@ -14,6 +14,7 @@
 
 namespace turnwise::logprob {
 
+/// Options of `token_logprob`.
 struct token_logprob_options {
   double temperature = 1;  ///< logits are divided by it; between 1e-30 and 1e30
   /// Logits that are summed on their own before parts are joined from left to right; 0 = the whole row. Where the

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string_view>
@@ -37,11 +38,12 @@ enum class loss_denominator : std::uint8_t {
   nominal  ///< a given number: unbiased for the masked objective, the step shrinks with rejection
 };
 
+/// Options of `aggregate`.
 struct aggregate_options {
-  loss_mean mean = loss_mean::token_mean;
-  loss_unit unit = loss_unit::turn;
-  loss_scope scope = loss_scope::batch;
-  loss_denominator denominator = loss_denominator::kept;
+  loss_mean mean = loss_mean::token_mean;                 ///< the mode
+  loss_unit unit = loss_unit::turn;                       ///< what a sequence is
+  loss_scope scope = loss_scope::batch;                   ///< one mean, or one a prompt
+  loss_denominator denominator = loss_denominator::kept;  ///< what D counts
   double nominal =
       0;            ///< D under `nominal`: tokens or units as `mean` divides by (of each prompt, with scope = prompt)
   double norm = 0;  ///< the constant of sequence_mean_token_norm, such as the longest response
@@ -49,9 +51,12 @@ struct aggregate_options {
 
 /// What a denominator may count. Counts of micro-batches and ranks add up to those of the whole.
 struct loss_counts {
-  std::int64_t kept_tokens = 0, valid_tokens = 0;    ///< unmasked tokens of kept, of valid turns
-  std::int64_t kept_units = 0, valid_units = 0;      ///< units with at least one of these
-  std::int64_t kept_prompts = 0, valid_prompts = 0;  ///< prompts with at least one of these
+  std::int64_t kept_tokens = 0,   ///< unmasked tokens of kept turns
+      valid_tokens = 0;           ///< unmasked tokens of valid turns
+  std::int64_t kept_units = 0,    ///< units with at least one of the former
+      valid_units = 0;            ///< units with at least one of the latter
+  std::int64_t kept_prompts = 0,  ///< prompts with a kept unit
+      valid_prompts = 0;          ///< prompts with a valid unit
 
   TURNWISE_HOST_DEVICE constexpr loss_counts& operator+=(loss_counts const& other) noexcept {
     kept_tokens += other.kept_tokens;
@@ -109,8 +114,12 @@ inline void check_counts(rollout_view const& batch, std::span<std::int64_t const
   check_rollout(batch, function);
   expects_size(function, "tokens", tokens.size(), batch.turns(), "turn");
   expects_size(function, "reasons", reasons.size(), batch.turns(), "turn");
-  for (std::size_t s = 0; s < tokens.size(); ++s)
+  std::int64_t left = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t s = 0; s < tokens.size(); ++s) {
     expects(tokens[s] >= 0, function, ": tokens[", s, "] = ", tokens[s], ", expected at least 0");
+    expects(tokens[s] <= left, function, ": tokens[", s, "] = ", tokens[s], " makes more than 2^63 - 1 of the batch");
+    left -= tokens[s];
+  }
 }
 
 /// Calls body(trajectories of the prompt, its counts) for each prompt.
@@ -136,17 +145,20 @@ void for_each_prompt(rollout_view const& batch, std::span<std::int64_t const> to
   }
 }
 
+/// A given count: within what 64-bit counts and their inverses span, so that no factor leaves the range of double.
+[[nodiscard]] inline bool is_nominal(double count) noexcept { return count >= 0x1p-63 && count <= 0x1p63; }
+
 inline void check_aggregate(aggregate_options const& options) {
   std::string_view const name = "aggregate";
   bool const nominal = options.denominator == loss_denominator::nominal;
-  expects(!nominal || (options.nominal > 0 && !std::isinf(options.nominal)), name, ": nominal = ", options.nominal,
-          ", expected a finite number above 0");
+  expects(!nominal || is_nominal(options.nominal), name, ": nominal = ", options.nominal,
+          ", expected a number within [2^-63, 2^63]");
   expects(nominal || options.nominal == 0, name, ": nominal = ", options.nominal, " without denominator = nominal");
   expects(options.mean != loss_mean::token_sum || options.denominator == loss_denominator::kept, name,
           ": token_sum divides by nothing, so it takes no denominator");
   bool const norm = options.mean == loss_mean::sequence_mean_token_norm;
-  expects(!norm || (options.norm > 0 && !std::isinf(options.norm)), name, ": norm = ", options.norm,
-          ", expected a finite number above 0");
+  expects(!norm || is_nominal(options.norm), name, ": norm = ", options.norm,
+          ", expected a number within [2^-63, 2^63]");
   expects(norm || options.norm == 0, name, ": norm = ", options.norm, " without mean = sequence_mean_token_norm");
 }
 
@@ -169,10 +181,11 @@ inline void check_aggregate(aggregate_options const& options) {
   return static_cast<double>(options.denominator == loss_denominator::kept ? unit.kept_tokens : unit.valid_tokens);
 }
 
-/// The factor of a turn, given D and the number of prompts multiplied.
+/// The factor of a turn, given D and the number of prompts multiplied; 0 where a total counts nothing to divide by.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double scale_of(std::int64_t tokens, reason_flags reasons, double outer,
                                                              double divisor) noexcept {
-  return is_kept(reasons) && tokens > 0 ? 1.0 / (outer * divisor) : 0.0;
+  double const whole = outer * divisor;
+  return is_kept(reasons) && tokens > 0 && whole > 0 ? 1.0 / whole : 0.0;
 }
 
 /// How many prompts a mean over prompts is over.
@@ -189,7 +202,7 @@ inline void check_aggregate(aggregate_options const& options) {
 ///
 /// @param[in] tokens   [S] unmasked tokens of each turn, see count_tokens.
 /// @param[in] reasons  [S]; kept turns are in the loss.
-/// @throws precondition_error  sizes that differ, a negative count.
+/// @throws precondition_error  sizes that differ, a negative count, more than 2^63 - 1 tokens together.
 /// @note  Counts of parts add up when each unit, and with scope = prompt each prompt, lies in one part.
 /// @par Complexity  O(S + J log J) time, O(J) memory.
 [[nodiscard]] inline loss_counts count_for_loss(rollout_view const& batch, std::span<std::int64_t const> tokens,
@@ -211,8 +224,8 @@ inline void check_aggregate(aggregate_options const& options) {
 ///                         and gradients of the parts then add up to that of the whole, with no further division (a
 ///                         framework that averages over ranks needs them times the ranks).
 /// @param[out] turn_scale  [S].
-/// @throws precondition_error  sizes that differ, options that contradict each other, a total smaller than the batch's
-///         own counts; nothing is written.
+/// @throws precondition_error  sizes that differ, counts as for count_for_loss, options that contradict each other,
+///         nominal or norm outside [2^-63, 2^63], a total smaller than the batch's own counts; nothing is written.
 /// @note  Filler rows have mask 0 or are not kept: they count nowhere.
 /// @note  Everything rejected: all 0.
 /// @par Complexity  O(S + J log J) time, O(J) memory.

@@ -14,11 +14,11 @@ namespace turnwise::loss {
 struct clip_cov {
   static constexpr bool uses_selection = true;
 
-  double clip_low = 0.2;      ///< as of ppo_clip
-  double clip_high = 0.2;     ///< as of ppo_clip
-  double share = 0.0002;      ///< of the tokens in the loss, within [0, 1]; at least one token
-  double covariance_low = 1;  ///< candidates lie strictly between these
-  double covariance_high = 5;
+  double clip_low = 0.2;       ///< as of ppo_clip
+  double clip_high = 0.2;      ///< as of ppo_clip
+  double share = 0.0002;       ///< of the tokens in the loss, within [0, 1]; at least one token
+  double covariance_low = 1;   ///< candidates lie strictly between these
+  double covariance_high = 5;  ///< at least covariance_low
 
   void check() const {
     check_clip(clip_low, clip_high, "clip_cov");

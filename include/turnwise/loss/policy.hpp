@@ -13,6 +13,7 @@ namespace turnwise::loss {
 /// F is float or double, or on the host a register of them; `number` is one of its lanes, `flag` one truth a lane.
 template <typename F>
 using number = typename turnwise::detail::lane_types<F>::number;
+/// One truth for each lane of F.
 template <typename F>
 using flag = decltype(F{} < F{});
 

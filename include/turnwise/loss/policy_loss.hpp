@@ -93,8 +93,8 @@ void check_loss(rollout_view const& batch, Inputs const& in, loss_options const&
 ///         or without their array, a scale that is negative or not finite, an advantage of a turn in the loss beyond
 ///         magnitude_limit; nothing is written.
 /// @note  A token of which any number that is read is NaN or infinite, or a term beyond 2^60 (float) or 2^480 (double),
-///        adds nothing, has gradient 0 and is counted (non_finite); it disturbs no other. Masked tokens are not looked
-///        at.
+///        adds nothing, has gradient 0 and is counted (non_finite). It disturbs no other, save that one whose term
+///        alone is too large is still in its turn's mean. Masked tokens are not looked at.
 /// @note  No token in the loss: loss 0, gradient 0, nothing_kept().
 /// @note  Arithmetic is float, or double when either of current and old is double. The gradient is elementwise: cutting
 ///        the batch changes no more than its last bit, and the loss by at most 1e-6 (float) or 1e-13 (double) of the

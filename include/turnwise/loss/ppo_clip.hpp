@@ -24,7 +24,7 @@ struct ppo_clip {
   double clip_high = 0.2;  ///< at least 0
   double dual_clip = 0;    ///< c, above 1; 0 = off
 
-  static constexpr double unlimited = std::numeric_limits<double>::infinity();
+  static constexpr double unlimited = std::numeric_limits<double>::infinity();  ///< no edge
 
   void check() const {
     check_clip(clip_low, clip_high, "ppo_clip");

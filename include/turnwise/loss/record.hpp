@@ -24,23 +24,30 @@ struct loss_record {
   std::int64_t clipped_low = 0;   ///< tokens that the policy clipped because the ratio is too small
   std::int64_t clipped_high = 0;  ///< tokens that the policy clipped because the ratio is too large
 
-  double log_ratio_sum = 0;  ///< of current - old, clamped, nats
-  double ratio_sum = 0;      ///< of the ratio that the policy saw
-  double ratio_min = std::numeric_limits<double>::infinity();
-  double ratio_max = -std::numeric_limits<double>::infinity();
+  double log_ratio_sum = 0;                                     ///< of current - old, clamped, nats
+  double ratio_sum = 0;                                         ///< of the ratio that the policy saw
+  double ratio_min = std::numeric_limits<double>::infinity();   ///< of the ratios that the policy saw
+  double ratio_max = -std::numeric_limits<double>::infinity();  ///< of the ratios that the policy saw
   double kl_sum = 0;       ///< of KL(current || reference), nats; 0 without a reference
   double entropy_sum = 0;  ///< nats; 0 without an entropy
 
+  /// Policy, KL and entropy terms together.
   [[nodiscard]] constexpr double loss() const noexcept { return policy_loss + kl_loss + entropy_loss; }
+  /// No token is in the loss.
   [[nodiscard]] constexpr bool nothing_kept() const noexcept { return tokens == 0; }
+  /// Share of tokens that are clipped from below; 0 without tokens.
   [[nodiscard]] constexpr double clip_fraction_low() const noexcept {
     return mean_of(static_cast<double>(clipped_low));
   }
+  /// Share of tokens that are clipped from above; 0 without tokens.
   [[nodiscard]] constexpr double clip_fraction_high() const noexcept {
     return mean_of(static_cast<double>(clipped_high));
   }
+  /// Mean ratio over the tokens in the loss; 0 without.
   [[nodiscard]] constexpr double ratio_mean() const noexcept { return mean_of(ratio_sum); }
+  /// Mean KL(current || reference), nats; 0 without tokens.
   [[nodiscard]] constexpr double kl_mean() const noexcept { return mean_of(kl_sum); }
+  /// Mean entropy, nats; 0 without tokens.
   [[nodiscard]] constexpr double entropy_mean() const noexcept { return mean_of(entropy_sum); }
   /// k1 estimate of KL(old || current): the mean of old - current.
   [[nodiscard]] constexpr double old_kl_mean() const noexcept { return mean_of(-log_ratio_sum); }

@@ -14,14 +14,14 @@ namespace turnwise::loss {
 /// @note  Smooth: nothing is clipped. At r = 1 the slope is that of PPO, -A.
 /// @par Reference  Gao et al. 2025, arXiv:2511.20347.
 struct sapo {
-  double tau_positive = 1.0;   ///< above 0
-  double tau_negative = 1.05;  ///< above 0
+  double tau_positive = 1.0;   ///< within [2^-20, 2^20]: 4 / tau is part of each value
+  double tau_negative = 1.05;  ///< within [2^-20, 2^20]
 
   void check() const {
-    expects(tau_positive > 0 && !std::isinf(tau_positive), "sapo: tau_positive = ", tau_positive,
-            ", expected a finite number above 0");
-    expects(tau_negative > 0 && !std::isinf(tau_negative), "sapo: tau_negative = ", tau_negative,
-            ", expected a finite number above 0");
+    expects(tau_positive >= 0x1p-20 && tau_positive <= 0x1p20, "sapo: tau_positive = ", tau_positive,
+            ", expected a number within [2^-20, 2^20]");
+    expects(tau_negative >= 0x1p-20 && tau_negative <= 0x1p20, "sapo: tau_negative = ", tau_negative,
+            ", expected a number within [2^-20, 2^20]");
   }
 
   template <typename F>

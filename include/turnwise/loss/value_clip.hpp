@@ -23,10 +23,11 @@ enum class value_error : std::uint8_t {
   huber     ///< x^2 / 2 within +-delta, delta (|x| - delta / 2) beyond
 };
 
+/// Options of `value_clip`.
 struct value_clip_options {
   double clip = 0.2;  ///< how far the value may move from old_value, in its unit, above 0; infinity = no clip
-  value_error error = value_error::squared;
-  double huber_delta = 10;  ///< above 0 and finite; read with huber alone
+  value_error error = value_error::squared;  ///< of the plain and of the clipped value
+  double huber_delta = 10;                   ///< above 0 and finite; read with huber alone
 };
 
 /// The arrays of a value loss, N tokens each.
@@ -40,8 +41,8 @@ struct value_inputs {
 
 /// One token's loss and its derivative with respect to the value.
 struct value_terms {
-  double loss;
-  double slope;
+  double loss;   ///< e(x)
+  double slope;  ///< d loss / d value
   bool clipped;  ///< the clipped value has the larger error: no gradient
 };
 
@@ -50,8 +51,9 @@ struct value_record {
   double loss = 0;              ///< sum of scale * token loss
   std::int64_t tokens = 0;      ///< in the loss
   std::int64_t clipped = 0;     ///< of these, those whose gradient is cut
-  std::int64_t non_finite = 0;  ///< left out: a number is NaN, infinite or beyond magnitude_limit
+  std::int64_t non_finite = 0;  ///< left out: a number is NaN or infinite, or one or the term too large
 
+  /// Share of tokens whose gradient is cut; 0 without tokens.
   [[nodiscard]] constexpr double clip_fraction() const noexcept {
     return tokens == 0 ? 0.0 : static_cast<double>(clipped) / static_cast<double>(tokens);
   }
@@ -97,6 +99,9 @@ inline void check_value_clip(value_clip_options const& options) {
   return cut.loss > plain.loss ? value_terms{cut.loss, 0.0, true} : plain;
 }
 
+/// Terms beyond this are left out, so that no sum over a batch overflows.
+inline constexpr double value_term_limit = 0x1p980;
+
 /// Record and gradient of an unmasked token of a turn with a scale.
 /// @param old_value  anything when clip is infinite.
 template <real T>
@@ -108,8 +113,10 @@ template <real T>
   if (!within_limit(value) || !within_limit(target) || (clips && !within_limit(old_value))) return {.non_finite = 1};
   value_terms const terms =
       value_term(static_cast<double>(value), static_cast<double>(old_value), static_cast<double>(target), options);
+  double const loss = scale * terms.loss;
+  if (!(loss <= value_term_limit && loss >= -value_term_limit)) return {.non_finite = 1};
   gradient = narrowed<T>(scale * terms.slope);
-  return {scale * terms.loss, 1, terms.clipped, 0};
+  return {loss, 1, terms.clipped, 0};
 }
 
 namespace detail {
@@ -145,8 +152,8 @@ void check_value_sizes(Inputs const& in, value_clip_options const& options, std:
 /// @return the record; its loss is the sum above.
 /// @throws precondition_error  sizes that differ, a token range outside the arrays, turns that overlap, a scale that is
 ///         NaN or infinite, clip not above 0, huber_delta not above 0 or not finite; nothing is written.
-/// @note  NaN, infinite and too large numbers (magnitude_limit): that token has gradient 0 and is counted. Everything
-///        rejected: loss 0, gradient 0.
+/// @note  NaN, infinite and too large numbers (magnitude_limit), and a term beyond value_term_limit: that token has
+///        gradient 0 and is counted. Everything rejected: loss 0, gradient 0.
 /// @note  Disagreements: 0.5 in front, as here, in most trainers; clip 0.2 in PPO's code, 0.5 in LLM trainers; the
 ///        plain error in some.
 /// @note  The same bits for any threads; across builds, on the device and across splits of the batch the loss agrees to

@@ -13,6 +13,7 @@
 
 namespace turnwise::metrics {
 
+/// Options of `equal_budget`.
 struct equal_budget_options {
   std::int64_t budget = 16;       ///< turns that may be spent on a prompt, at least 1
   bool exact = false;             ///< only splits with N * M = budget; else all with N * M <= budget
@@ -28,6 +29,7 @@ struct budget_split {
   friend constexpr bool operator==(budget_split const&, budget_split const&) = default;
 };
 
+/// What equal_budget returns.
 struct budget_table {
   std::vector<budget_split> splits;  ///< by turns, then by trajectories
   std::int64_t groups = 0;           ///< prompts that every split is averaged over

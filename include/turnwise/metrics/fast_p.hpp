@@ -29,15 +29,17 @@ enum class score_kind : std::uint8_t {
   speedup   ///< the speedup if C = 1, else 0; a negative speedup counts as 0
 };
 
+/// Options of `kernel_score`.
 struct kernel_score_options {
-  score_kind kind = score_kind::speedup;
-  double threshold = 1.0;  ///< p, finite, at least 0; for score_kind::fast
+  score_kind kind = score_kind::speedup;  ///< what a turn's score is
+  double threshold = 1.0;                 ///< p, finite, at least 0; for score_kind::fast
 };
 
+/// Options of `fast_p`.
 struct fast_p_options {
-  double threshold = 1.0;  ///< p, finite, at least 0; 0: correct with a speedup above 0
-  std::int64_t k = 1;      ///< trajectories drawn
-  too_few_policy too_few = too_few_policy::exclude;
+  double threshold = 1.0;                            ///< p, finite, at least 0; 0: correct with a speedup above 0
+  std::int64_t k = 1;                                ///< trajectories drawn
+  too_few_policy too_few = too_few_policy::exclude;  ///< prompts with fewer than k trajectories
   refinement::turn_choice turns = refinement::turn_choice::best;  ///< best: any turn that is fast
   std::int64_t turn_limit = refinement::all_turns;  ///< only the first so many turns that are not flagged off
   std::int64_t turn_index = 0;                      ///< for turn_choice::at_index; else 0

@@ -9,23 +9,25 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace turnwise::metrics {
 
+/// Options of `length_statistics`.
 struct length_statistics_options {
   std::array<double, 5> quantiles{0.25, 0.5, 0.75, 0.9, 0.99};  ///< in [0, 1]
 };
 
 /// Distribution of a count; all 0 when nothing was counted.
 struct length_summary {
-  std::int64_t count = 0;  ///< how many lengths
-  std::int64_t total = 0;  ///< their sum
-  std::int64_t min = 0;
-  std::int64_t max = 0;
-  double mean = 0;
+  std::int64_t count = 0;                   ///< how many lengths
+  std::int64_t total = 0;                   ///< their sum
+  std::int64_t min = 0;                     ///< shortest
+  std::int64_t max = 0;                     ///< longest
+  double mean = 0;                          ///< total / count
   std::array<std::int64_t, 5> quantiles{};  ///< of the options, in their order
 
   friend constexpr bool operator==(length_summary const&, length_summary const&) = default;
@@ -33,12 +35,12 @@ struct length_summary {
 
 /// Lengths of a batch; every number is finite.
 struct length_record {
-  length_summary turn_tokens;           ///< tokens of a turn
-  length_summary trajectory_turns;      ///< turns of a trajectory
-  length_summary trajectory_tokens;     ///< tokens of a trajectory
-  std::int64_t empty_trajectories = 0;  ///< without a turn that is not flagged off: in no distribution
-  std::int64_t truncated_turns = 0;
-  std::int64_t truncated_trajectories = 0;
+  length_summary turn_tokens;               ///< tokens of a turn
+  length_summary trajectory_turns;          ///< turns of a trajectory
+  length_summary trajectory_tokens;         ///< tokens of a trajectory
+  std::int64_t empty_trajectories = 0;      ///< without a turn that is not flagged off: in no distribution
+  std::int64_t truncated_turns = 0;         ///< turns that were cut
+  std::int64_t truncated_trajectories = 0;  ///< trajectories that were cut
 
   /// Share of turns that were cut; 0 without turns.
   [[nodiscard]] constexpr double turn_truncation_rate() const noexcept {
@@ -57,7 +59,8 @@ struct length_record {
 [[nodiscard]] inline std::int64_t quantile_rank(double q, std::int64_t n) noexcept {
   auto const reaches = [&](std::int64_t r) { return static_cast<double>(r) / static_cast<double>(n) >= q; };
   // The product may round to either side of a whole number; the quotient decides.
-  auto rank = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::ceil(q * static_cast<double>(n))), 1, n);
+  double const product = std::ceil(q * static_cast<double>(n));
+  auto rank = product < static_cast<double>(n) ? std::max<std::int64_t>(static_cast<std::int64_t>(product), 1) : n;
   while (rank > 1 && reaches(rank - 1)) --rank;
   while (rank < n && !reaches(rank)) ++rank;
   return rank;
@@ -90,9 +93,15 @@ inline void check_lengths(rollout_view const& batch, std::span<std::uint8_t cons
   if (!turn_truncated.empty()) expects_size(name, "turn_truncated", turn_truncated.size(), batch.turns(), "turn");
   if (!trajectory_truncated.empty())
     expects_size(name, "trajectory_truncated", trajectory_truncated.size(), batch.trajectories(), "trajectory");
-  for (std::size_t s = 0; s < batch.turns(); ++s)
+  std::int64_t left = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t s = 0; s < batch.turns(); ++s) {
     expects(batch.turn_begin[s] >= 0 && batch.turn_begin[s] <= batch.turn_end[s], name, ": turn ", s, " has tokens [",
             batch.turn_begin[s], ", ", batch.turn_end[s], "), expected a range");
+    std::int64_t const length = batch.flagged_off(s) ? 0 : batch.turn_end[s] - batch.turn_begin[s];
+    expects(length <= left, name, ": turn ", s, " has ", length,
+            " tokens, which makes more than 2^63 - 1 of the batch");
+    left -= length;
+  }
   for (std::size_t i = 0; i < options.quantiles.size(); ++i)
     expects(options.quantiles[i] >= 0 && options.quantiles[i] <= 1, name, ": quantiles[", i,
             "] = ", options.quantiles[i], ", expected [0, 1]");
@@ -109,8 +118,8 @@ inline void check_lengths(rollout_view const& batch, std::span<std::uint8_t cons
 ///                                  nowhere; turns without tokens count with length 0.
 /// @param[in] turn_truncated        [S] 1 = cut at a limit, or empty: none.
 /// @param[in] trajectory_truncated  [J] likewise, or empty: a trajectory is cut if one of its turns is.
-/// @throws precondition_error  sizes that differ, an inconsistent batch, a token range that is none, a quantile outside
-///         [0, 1].
+/// @throws precondition_error  sizes that differ, an inconsistent batch, a token range that is none, more than 2^63 - 1
+///         tokens together, a quantile outside [0, 1].
 /// @note  A trajectory without a turn that counts is in no distribution and no rate; empty_trajectories tells how many.
 /// @note  Exact: integers but for the means and rates, one division each. The order of trajectories does not show.
 /// @par Complexity  O(S log S) time, O(S) memory.

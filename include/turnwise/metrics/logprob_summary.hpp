@@ -17,19 +17,20 @@ namespace turnwise::metrics {
 /// Whose log-probs are summed up.
 enum class logprob_source : std::uint8_t { rollout, old };
 
+/// Options of `logprob_summary`.
 struct logprob_summary_options {
-  logprob_source source = logprob_source::rollout;
+  logprob_source source = logprob_source::rollout;  ///< whose log-probs
 };
 
 /// One batch; every number is finite. Over the turns with usable tokens (has_ratio) and their unmasked tokens with a
 /// finite log ratio.
 struct logprob_record {
-  std::int64_t turns = 0;
-  std::int64_t tokens = 0;
-  double token_mean = 0;  ///< mean over tokens of -log-prob, nats: an entropy estimate
-  double turn_mean = 0;   ///< mean over turns of the turn's mean
-  double turn_min = 0;    ///< smallest and largest mean of a turn
-  double turn_max = 0;
+  std::int64_t turns = 0;    ///< that count
+  std::int64_t tokens = 0;   ///< of these turns, with a finite log ratio
+  double token_mean = 0;     ///< mean over tokens of -log-prob, nats: an entropy estimate
+  double turn_mean = 0;      ///< mean over turns of the turn's mean
+  double turn_min = 0;       ///< smallest and largest mean of a turn
+  double turn_max = 0;       ///< largest mean of a turn
   double token_ppl = 1;      ///< exp(token_mean), its argument clamped to +-64
   double turn_ppl = 1;       ///< exp(turn_mean), likewise
   double mean_turn_ppl = 1;  ///< mean over turns of exp of the turn's mean, likewise

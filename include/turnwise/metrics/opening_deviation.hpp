@@ -21,8 +21,9 @@ enum class short_turn_policy : std::uint8_t {
   ignore     ///< it is not counted: it tells nothing
 };
 
+/// Options of `opening_deviation`.
 struct opening_deviation_options {
-  short_turn_policy short_turn = short_turn_policy::deviates;
+  short_turn_policy short_turn = short_turn_policy::deviates;  ///< turns that end within the prefix
 };
 
 /// How a turn begins; the numbers are those of the flags.
@@ -32,6 +33,7 @@ enum class opening : std::uint8_t {
   not_counted = 2  ///< invalid, without tokens, or too short under short_turn_policy::ignore
 };
 
+/// What opening_deviation returns.
 struct opening_record {
   std::int64_t turns = 0;     ///< counted
   std::int64_t deviates = 0;  ///< of these

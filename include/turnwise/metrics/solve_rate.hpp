@@ -12,6 +12,7 @@
 
 namespace turnwise::metrics {
 
+/// Options of `solve_rate`.
 struct solve_rate_options {
   refinement::choose_turn_options turn{};  ///< which turn's score is the trajectory's
   double solved_at = 1.0;                  ///< a score of at least this solves the prompt; finite
@@ -20,8 +21,8 @@ struct solve_rate_options {
 /// One prompt.
 struct group_solves {
   std::int64_t trajectories = 0;  ///< that count
-  std::int64_t solved = 0;
-  double mean_score = 0;  ///< over its trajectories; 0 without any
+  std::int64_t solved = 0;        ///< that solve the prompt
+  double mean_score = 0;          ///< over its trajectories; 0 without any
 
   /// Share of trajectories that solve the prompt; 0 without any.
   [[nodiscard]] constexpr double rate() const noexcept {
@@ -41,7 +42,9 @@ struct solve_record {
 
   /// Share of prompts solved at least once, by every trajectory, by none; 0 without prompts.
   [[nodiscard]] constexpr double once_share() const noexcept { return share(once); }
+  /// Share of prompts solved by every trajectory; 0 without prompts.
   [[nodiscard]] constexpr double always_share() const noexcept { return share(always); }
+  /// Share of prompts solved by none; 0 without prompts.
   [[nodiscard]] constexpr double never_share() const noexcept { return share(groups - once); }
 
   friend constexpr bool operator==(solve_record const&, solve_record const&) = default;

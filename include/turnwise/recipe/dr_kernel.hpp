@@ -8,13 +8,14 @@
 
 namespace turnwise::recipe {
 
+/// Options of `dr_kernel`.
 struct dr_kernel_options {
-  reward::kernel_reward_options reward{};
-  advantage::discounted_return_options turn_return{};
-  advantage::leave_one_out_options advantage{};
-  filter_options filters{};
-  metrics::mismatch_options metrics{};  ///< its band follows filters.ratio_band where that is on
-  int threads = 0;                      ///< 0 = the runtime's default
+  reward::kernel_reward_options reward{};              ///< of kernel_reward
+  advantage::discounted_return_options turn_return{};  ///< of discounted_return
+  advantage::leave_one_out_options advantage{};        ///< of leave_one_out over turn groups
+  filter_options filters{};                            ///< which filters run
+  metrics::mismatch_options metrics{};                 ///< its band follows filters.ratio_band where that is on
+  int threads = 0;                                     ///< 0 = the runtime's default
 
   /// As the paper states: C (1 + speedup + PR); geometric ratio of the trajectory in [0.999, 1.001]; any token ratio
   /// below 1e-4 rejects the trajectory; profiling filter at 0.3 with softness 0.1. Ours where it is silent: gamma 1,

@@ -8,14 +8,15 @@
 
 namespace turnwise::recipe {
 
+/// Options of `kernel_zero`.
 struct kernel_zero_options {
-  group_by groups = group_by::group;  ///< the prompt; group_by::turn for multi-turn data
-  reward::group_gate_options reward{};
-  advantage::group_relative_options advantage{};
-  advantage::unscored_policy unscored = advantage::unscored_policy::exclude;
-  filter_options filters{};  ///< the paper has none
-  metrics::mismatch_options metrics{};
-  int threads = 0;  ///< 0 = the runtime's default
+  group_by groups = group_by::group;              ///< the prompt; group_by::turn for multi-turn data
+  reward::group_gate_options reward{};            ///< of group_gate
+  advantage::group_relative_options advantage{};  ///< of group_relative
+  advantage::unscored_policy unscored = advantage::unscored_policy::exclude;  ///< exclude = zero: gamma is 0
+  filter_options filters{};                                                   ///< the paper has none
+  metrics::mismatch_options metrics{};                                        ///< of mismatch
+  int threads = 0;                                                            ///< 0 = the runtime's default
 };
 
 /// Gated rewards, group-relative advantages and keep decisions of a batch; optionally token outputs and metrics.

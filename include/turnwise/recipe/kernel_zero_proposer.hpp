@@ -8,14 +8,15 @@
 
 namespace turnwise::recipe {
 
+/// Options of `kernel_zero_proposer`.
 struct kernel_zero_proposer_options {
-  group_by groups = group_by::group;  ///< what proposals are compared with: those of their prompt
-  reward::frontier_reward_options reward{};
-  advantage::group_relative_options advantage{};
-  advantage::unscored_policy unscored = advantage::unscored_policy::exclude;
-  filter_options filters{};  ///< the paper has none
-  metrics::mismatch_options metrics{};
-  int threads = 0;  ///< 0 = the runtime's default
+  group_by groups = group_by::group;              ///< what proposals are compared with: those of their prompt
+  reward::frontier_reward_options reward{};       ///< of frontier_reward
+  advantage::group_relative_options advantage{};  ///< of group_relative
+  advantage::unscored_policy unscored = advantage::unscored_policy::exclude;  ///< exclude = zero: gamma is 0
+  filter_options filters{};                                                   ///< the paper has none
+  metrics::mismatch_options metrics{};                                        ///< of mismatch
+  int threads = 0;                                                            ///< 0 = the runtime's default
 };
 
 /// What became of the proposals, S of them: the turns of the proposer's batch.

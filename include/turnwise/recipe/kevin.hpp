@@ -10,13 +10,13 @@ namespace turnwise::recipe {
 
 /// The defaults are those of the paper; where it is silent (ddof, epsilon, unscored turns) ours.
 struct kevin_options {
-  reward::kevin_score_options reward{};
+  reward::kevin_score_options reward{};  ///< of kevin_score
   /// The discounted sum, which the paper prefers to the maximum. The kinds current and best_so_far take gamma = 1.
   advantage::turn_return_options turn_return{.kind = advantage::return_kind::discounted_sum, .gamma = 0.4};
-  advantage::group_relative_options advantage{};
-  filter_options filters{};  ///< the paper has none
-  metrics::mismatch_options metrics{};
-  int threads = 0;  ///< 0 = the runtime's default
+  advantage::group_relative_options advantage{};  ///< of group_relative
+  filter_options filters{};                       ///< the paper has none
+  metrics::mismatch_options metrics{};            ///< of mismatch
+  int threads = 0;                                ///< 0 = the runtime's default
 };
 
 /// Scores, returns, group-relative advantages and keep decisions of a batch; optionally token outputs and metrics.

@@ -10,9 +10,9 @@ namespace turnwise::recipe {
 
 /// What policy_loss and aggregate take.
 struct loss_preset {
-  loss::ppo_clip policy{};
-  loss::loss_options options{};
-  loss::aggregate_options aggregate{};
+  loss::ppo_clip policy{};              ///< of policy_loss
+  loss::loss_options options{};         ///< of policy_loss
+  loss::aggregate_options aggregate{};  ///< of aggregate
 };
 
 /// Dr. Kernel as its scripts run it: clip 0.2 / 0.28, dual clip 3, the token sum of each turn over a nominal count, no

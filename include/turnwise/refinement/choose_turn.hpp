@@ -12,6 +12,7 @@
 
 namespace turnwise::refinement {
 
+/// What makes a turn the answer.
 enum class turn_choice : std::uint8_t {
   best,     ///< the highest score
   last,     ///< the last turn that counts
@@ -21,13 +22,15 @@ enum class turn_choice : std::uint8_t {
 /// Which of several best turns is taken.
 enum class tie_policy : std::uint8_t { earliest, latest };
 
+/// No limit on turns.
 inline constexpr std::int64_t all_turns = std::numeric_limits<std::int64_t>::max();
 
+/// Options of `choose_turn`.
 struct choose_turn_options {
-  turn_choice choice = turn_choice::best;
-  tie_policy ties = tie_policy::earliest;
-  std::int64_t turn_limit = all_turns;  ///< only the first so many turns that are not flagged off are looked at
-  std::int64_t turn_index = 0;          ///< for turn_choice::at_index; else 0
+  turn_choice choice = turn_choice::best;  ///< what makes a turn the answer
+  tie_policy ties = tie_policy::earliest;  ///< of equal best turns
+  std::int64_t turn_limit = all_turns;     ///< only the first so many turns that are not flagged off are looked at
+  std::int64_t turn_index = 0;             ///< for turn_choice::at_index; else 0
 };
 
 namespace detail {

@@ -17,13 +17,15 @@
 
 namespace turnwise::refinement {
 
+/// How turns are chosen.
 enum class history_rule : std::uint8_t {
   best_turns,  ///< the turns with the highest rewards, greedily
   best_window  ///< the run of consecutive turns with the highest sum of rewards
 };
 
+/// Options of `history_selection`.
 struct history_selection_options {
-  history_rule rule = history_rule::best_turns;
+  history_rule rule = history_rule::best_turns;                          ///< how turns are chosen
   std::int64_t most_turns = 4;                                           ///< w, at least 0
   std::int64_t token_budget = std::numeric_limits<std::int64_t>::max();  ///< carried tokens, at least 0
 };

@@ -27,6 +27,7 @@ struct cooccurrence {
   std::span<std::int64_t const> item{};         ///< sparse: [E] columns, strictly increasing in each row
 };
 
+/// Options of `item_draw`.
 struct item_draw_options {
   std::int64_t set_size = 3;   ///< m distinct items a set, in [1, n]
   std::int64_t base = 1;       ///< weight of an item that never failed, at least 0
@@ -129,6 +130,9 @@ inline void check_item_draw(cooccurrence const& pairs, std::span<std::int64_t co
   expects(options.first_set >= 0, name, ": first_set = ", options.first_set, ", expected at least 0");
   expects(out % static_cast<std::size_t>(options.set_size) == 0, name, ": sets has ", out,
           " elements, expected a multiple of set_size = ", options.set_size);
+  auto const sets = static_cast<std::int64_t>(out / static_cast<std::size_t>(options.set_size));
+  expects(options.first_set <= std::numeric_limits<std::int64_t>::max() - sets, name,
+          ": first_set = ", options.first_set, " and ", sets, " sets, expected ids below 2^63 - 1");
   for (std::size_t i = 0; i < items; ++i)
     expects(weight(failures[i]), name, ": failures[", i, "] = ", failures[i], ", expected [0, 2^31)");
   if (!pairs.row_offsets.empty())
@@ -159,7 +163,8 @@ inline void check_item_draw(cooccurrence const& pairs, std::span<std::int64_t co
 /// @param[in]  key       seed and step of the draws (item_bits).
 /// @param[out] sets      [sets * m] item numbers, set after set, in the order drawn; set i has the id first_set + i.
 /// @throws precondition_error  m outside [1, n] (no items: none can be drawn), sets of another size, a count or weight
-///         outside [0, 2^31), counts that are not symmetric or sparse rows that are inconsistent; nothing is written.
+///         outside [0, 2^31), set ids from 2^63 - 1 on, counts that are not symmetric or sparse rows that are
+///         inconsistent; nothing is written.
 /// @note  Deterministic: integers only, the same sets on every machine; a set depends on its id, not on the call.
 /// @note  Probabilities are exact to within 2^-64 an item (scaled_bits).
 /// @par Complexity  O(n) a draw and its row; the check reads all counts once (sparse: with a search each).

@@ -23,18 +23,19 @@ enum class divergence_estimate : std::uint8_t {
 /// How the tokens of a turn, or of a trajectory, become one number.
 enum class token_aggregate : std::uint8_t { sum, mean, max };
 
+/// Options of `divergence_limit`.
 struct divergence_limit_options {
-  divergence_estimate estimate = divergence_estimate::k3;
-  token_aggregate aggregate = token_aggregate::mean;
-  scope level = scope::turn;
-  double low = -std::numeric_limits<double>::infinity();  ///< nats, inclusive; k2 and k3 are never below 0
-  double high = 0.001;                                    ///< nats, inclusive
+  divergence_estimate estimate = divergence_estimate::k3;  ///< of one token
+  token_aggregate aggregate = token_aggregate::mean;       ///< how tokens become one number
+  scope level = scope::turn;                               ///< over whose tokens
+  double low = -std::numeric_limits<double>::infinity();   ///< nats, inclusive; k2 and k3 are never below 0
+  double high = 0.001;                                     ///< nats, inclusive
 };
 
 /// What the rule looks at; records of parts merge to the record of the whole.
 struct divergence_record {
-  importance::turn_statistics statistics;
-  importance::turn_divergence sums;
+  importance::turn_statistics statistics;  ///< for k1 and extremes
+  importance::turn_divergence sums;        ///< for sums and means of k2 and k3
 
   TURNWISE_HOST_DEVICE constexpr divergence_record& operator+=(divergence_record const& other) noexcept {
     statistics += other.statistics;

@@ -16,6 +16,7 @@
 
 namespace turnwise::rejection {
 
+/// Options of `down_sampling`.
 struct down_sampling_options {
   std::int64_t target = 1;          ///< how many stay in a group, at least 1
   scope level = scope::trajectory;  ///< whether turns are drawn, or whole trajectories

@@ -18,6 +18,7 @@
 
 namespace turnwise::rejection {
 
+/// Options of `entropy_quantile`.
 struct entropy_quantile_options {
   double share = 0.2;  ///< of the tokens that stay, in (0, 1]; 0.2 is the paper's
 };
@@ -44,7 +45,7 @@ inline void check_entropy_options(entropy_quantile_options const& options, std::
 ///
 ///     keep[i] stays iff entropy[i] >= threshold,   threshold: number 1 + floor(share (n - 1)) from the top of n
 ///
-/// Also called: high-entropy minority tokens, forking tokens, top-entropy quantile (1 - share in TRL).
+/// Also called: high-entropy minority tokens, forking tokens, top_entropy_quantile (TRL).
 /// @param[in]     entropy  [N] of the token's distribution, nats; double, or what converts exactly to float.
 /// @param[in,out] keep     [N] of begin_token_mask, or of the rule before; bytes of 0 take no part and are not read as
 ///                         numbers.

@@ -14,6 +14,7 @@
 
 namespace turnwise::rejection {
 
+/// Options of `extreme_risk`.
 struct extreme_risk_options {
   double threshold = 1e-4;  ///< probability, in [0, 1]; 0 masks nothing. Ours: the published scripts leave the rule off
 };

@@ -11,13 +11,15 @@
 
 namespace turnwise::rejection {
 
+/// How far apart the values of a group are.
 enum class spread_measure : std::uint8_t {
   range,     ///< largest minus smallest
   deviation  ///< sample deviation: the sum of squares is divided by n - 1
 };
 
+/// Options of `group_spread`.
 struct group_spread_options {
-  spread_measure measure = spread_measure::range;
+  spread_measure measure = spread_measure::range;  ///< what is compared with the threshold
   /// A spread up to here rejects, inclusive; 0: equal values (deviation: or so near that their squares vanish).
   double threshold = 0;
   scope level = scope::turn;  ///< trajectory: one value a trajectory, that of its last valid turn in the group

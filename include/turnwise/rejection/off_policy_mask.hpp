@@ -11,6 +11,7 @@
 
 namespace turnwise::rejection {
 
+/// Options of `off_policy_mask`.
 struct off_policy_mask_options {
   double delta = 1e-4;        ///< nats a token, at least 0; slime's default, the paper gives none
   scope level = scope::turn;  ///< over whose tokens the mean is taken
@@ -19,8 +20,8 @@ struct off_policy_mask_options {
 /// `off_policy` for a negative advantage when the mean of rollout - old is above delta: -sum > n delta.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr reason_flags off_policy_reason(
     importance::turn_statistics const& statistics, double advantage, double delta) noexcept {
-  bool const far = -statistics.log_sum() > static_cast<double>(statistics.count) * delta;
-  return advantage < 0 && far ? reason::off_policy : 0;
+  bool const too_far = -statistics.log_sum() > static_cast<double>(statistics.count) * delta;
+  return advantage < 0 && too_far ? reason::off_policy : 0;
 }
 
 namespace detail {

@@ -17,13 +17,14 @@ namespace turnwise::rejection {
 /// What happens to a turn whose profile has no meaning.
 enum class invalid_profile_policy : std::uint8_t { reject, keep, error };
 
+/// Options of `profiling_filter`.
 struct profiling_filter_options {
   double threshold = 0.3;  ///< profiling ratio up to which nothing is kept
   double softness = 0.1;   ///< width of the ramp from 0 to 1; 0: a hard cut, kept from the threshold on
   /// Turns at least this fast are kept whatever their profile.
   double keep_speedup = std::numeric_limits<double>::infinity();
   bool all_turns = false;  ///< also judge turns with C = 0, whose profiling ratio is 0
-  invalid_profile_policy invalid_profile = invalid_profile_policy::reject;
+  invalid_profile_policy invalid_profile = invalid_profile_policy::reject;  ///< turns whose profile has no meaning
 };
 
 /// Probability to keep a turn: clip((ratio - threshold) / softness, 0, 1).

@@ -15,18 +15,19 @@ namespace turnwise::rejection {
 /// geometric: exp of the mean log ratio; product: exp of the sum.
 enum class ratio_kind : std::uint8_t { geometric, product };
 
+/// Options of `ratio_band`.
 struct ratio_band_options {
-  scope level = scope::trajectory;
-  ratio_kind kind = ratio_kind::geometric;
-  double low = 0.999;   ///< ratio, inclusive; 0 = no lower edge
-  double high = 1.001;  ///< ratio, inclusive; infinity = no upper edge
+  scope level = scope::trajectory;          ///< whose ratio is judged
+  ratio_kind kind = ratio_kind::geometric;  ///< geometric mean, or product
+  double low = 0.999;                       ///< ratio, inclusive; 0 = no lower edge
+  double high = 1.001;                      ///< ratio, inclusive; infinity = no upper edge
 };
 
 /// A band in log space: the logs are taken once, on the host.
 struct log_band {
-  double low;
-  double high;
-  ratio_kind kind;
+  double low;       ///< nats; -infinity: no lower edge
+  double high;      ///< nats; infinity: no upper edge
+  ratio_kind kind;  ///< what the edges bound: the mean or the sum
 };
 
 /// Where a ratio lies: 0 in the band, else ratio_low or ratio_high.

@@ -10,6 +10,7 @@
 
 namespace turnwise::rejection {
 
+/// Options of `staleness`.
 struct staleness_options {
   std::int64_t current_version = 0;  ///< of the weights being updated
   std::int64_t max_lag = 0;          ///< versions, inclusive, at least 0; 0: on-policy turns alone

@@ -25,17 +25,17 @@ enum class token_measure : std::uint8_t {
 
 /// The defaults are IcePop's.
 struct token_mask_options {
-  token_measure measure = token_measure::ratio;
-  double low = 0.5;   ///< inclusive
-  double high = 5.0;  ///< inclusive
-  int threads = 0;    ///< 0 = the runtime's default
+  token_measure measure = token_measure::ratio;  ///< what is bounded
+  double low = 0.5;                              ///< inclusive
+  double high = 5.0;                             ///< inclusive
+  int threads = 0;                               ///< 0 = the runtime's default
 };
 
 /// Bounds as they are compared: of a ratio the logs, taken once, on the host.
 struct token_bounds {
-  token_measure measure;
-  double low;
-  double high;
+  token_measure measure;  ///< what is bounded
+  double low;             ///< nats
+  double high;            ///< nats
 };
 
 /// Whether a token with log ratio d stays: d is finite and its measure within the bounds, both inclusive.

@@ -12,6 +12,7 @@
 
 namespace turnwise::rejection {
 
+/// Options of `token_veto`.
 struct token_veto_options {
   double threshold = 1e-4;               ///< ratio; a token strictly below it vetoes; 0: none
   scope veto_scope = scope::trajectory;  ///< what one such token rejects
@@ -21,8 +22,8 @@ struct token_veto_options {
 
 /// The thresholds of a veto in log space: the logs are taken once, on the host.
 struct log_veto {
-  double threshold;
-  double outlier = std::numeric_limits<double>::infinity();
+  double threshold;                                          ///< nats; -infinity: none
+  double outlier = std::numeric_limits<double>::infinity();  ///< nats
 };
 
 /// Whether the smallest log ratio lies strictly below the one threshold, or the largest strictly above the other.

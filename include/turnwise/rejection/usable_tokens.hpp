@@ -29,8 +29,9 @@ enum class non_finite_policy : std::uint8_t {
 /// What a rule looks at, or rejects: the turn, or its whole trajectory.
 enum class scope : std::uint8_t { turn, trajectory };
 
+/// Options of `usable_tokens`.
 struct usable_tokens_options {
-  non_finite_policy non_finite = non_finite_policy::reject;
+  non_finite_policy non_finite = non_finite_policy::reject;  ///< what a NaN or infinite log ratio does
   scope non_finite_scope = scope::turn;  ///< trajectory: one such turn marks every valid turn that has tokens
 };
 

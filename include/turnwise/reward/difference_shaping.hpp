@@ -10,6 +10,7 @@
 
 namespace turnwise::reward {
 
+/// Options of `difference_shaping`.
 struct difference_shaping_options {
   double initial = 0.0;  ///< what the first scored turn of a trajectory is compared with
 };

@@ -22,9 +22,9 @@ enum class solved_by : std::uint8_t {
 
 /// The defaults are those of the KernelZero paper.
 struct frontier_reward_options {
-  double target = 0.5;           ///< share of correct trajectories that pays most, in [0, 1]
-  double invalid_reward = -1.0;  ///< of a proposal whose module is invalid
-  solved_by solved = solved_by::last_turn;
+  double target = 0.5;                      ///< share of correct trajectories that pays most, in [0, 1]
+  double invalid_reward = -1.0;             ///< of a proposal whose module is invalid
+  solved_by solved = solved_by::last_turn;  ///< which turn makes a trajectory correct
 };
 
 /// Reward for `correct` of `judged` trajectories; NaN (unscored) for none.
@@ -39,9 +39,9 @@ struct frontier_reward_options {
 /// The attempts at the proposals: a batch of its own, with one group a proposal.
 template <real E>
 struct attempts {
-  rollout_view batch{};
-  grouping const* groups = nullptr;  ///< of the batch, by group
-  reward::evaluation<E> evaluation{};
+  rollout_view batch{};                ///< the attempts
+  grouping const* groups = nullptr;    ///< of the batch, by group
+  reward::evaluation<E> evaluation{};  ///< [S] of the attempts
 };
 
 namespace detail {
@@ -51,6 +51,19 @@ inline void check_frontier_reward(frontier_reward_options const& options) {
           ", expected a share in [0, 1]");
   expects(within_limit(options.invalid_reward), "frontier_reward: invalid_reward = ", options.invalid_reward,
           ", expected a finite number");
+}
+
+/// Groups are those of the batch, one an id.
+template <real E>
+void check_by_group(attempts<E> const& of) {
+  auto const id = [&](std::int64_t trajectory) { return of.batch.group_id[static_cast<std::size_t>(trajectory)]; };
+  for (std::size_t g = 0; g < of.groups->groups(); ++g) {
+    auto const members = of.groups->trajectories(g);
+    std::int64_t const first = id(members.front());
+    expects(id(members.back()) == first && (g == 0 || id(of.groups->trajectories(g - 1)[0]) < first),
+            "frontier_reward: groups are not by group_id, which is ", first, " and ", id(members.back()),
+            " at the ends of group ", g, "; expected group_by::group, of this batch");
+  }
 }
 
 /// The group of a proposal: groups stand in the order of their ids. groups() when there is none.
@@ -103,8 +116,8 @@ template <real E>
 /// @param[in]  invalid_module  [P] or empty; not 0: the proposal is no valid problem and its attempts are not looked
 ///                             at.
 /// @param[out] reward          [P]; NaN (unscored) for a proposal without attempts.
-/// @throws precondition_error  sizes that differ, no grouping, target outside [0, 1], invalid_reward not finite;
-///         nothing is written.
+/// @throws precondition_error  sizes that differ, no grouping or one that is not by group, target outside [0, 1],
+///         invalid_reward not finite; nothing is written.
 /// @note  With a target of 1/2 the reward is in [0, 1]; a target t gives at least 1 - 2 max(t, 1 - t).
 /// @note  Speedup and profile are not read and may be empty: a correct attempt without a speedup counts as correct.
 /// @note  Deterministic: counts, one quotient, one fused multiply-add.
@@ -124,6 +137,7 @@ void frontier_reward(attempts<E> const& of, std::span<std::int64_t const> propos
   expects_size("frontier_reward", "groups", of.groups->turns(), of.batch.turns(), "turn of the attempts");
   expects_size("frontier_reward", "groups", of.groups->trajectories(), of.batch.trajectories(),
                "trajectory of the attempts");
+  detail::check_by_group(of);
   auto const check_flags = [&](std::span<std::uint8_t const> flags, std::string_view name) {
     if (!flags.empty()) expects_size("frontier_reward", name, flags.size(), of.batch.turns(), "turn of the attempts");
   };

@@ -66,16 +66,16 @@ void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string
 
 /// Weights and limits of kernel_reward. The defaults are those of the Dr. Kernel paper.
 struct kernel_reward_options {
-  double correct_weight = 1.0;
-  double speedup_weight = 1.0;
-  double profiling_weight = 1.0;
+  double correct_weight = 1.0;                                   ///< w_c
+  double speedup_weight = 1.0;                                   ///< w_s
+  double profiling_weight = 1.0;                                 ///< w_p
   double speedup_cap = std::numeric_limits<double>::infinity();  ///< larger speedups count as this
   double speedup_floor = 0.0;                                    ///< smaller speedups count as 0
   /// What replaces the reward when C = 0; the first that applies, in this order.
   double compile_failure_penalty = 0.0;
-  double rule_violation_penalty = 0.0;
-  double decoy_penalty = 0.0;
-  double incorrect_penalty = 0.0;
+  double rule_violation_penalty = 0.0;  ///< it broke a rule of the task
+  double decoy_penalty = 0.0;           ///< it is a decoy
+  double incorrect_penalty = 0.0;       ///< its result is wrong
 };
 
 /// The speed term: 0 below the floor, the cap above the cap; NaN stays NaN.
@@ -102,22 +102,37 @@ struct kernel_reward_options {
                           : options.incorrect_penalty;
 }
 
+/// True for what may be written as a reward of type T: NaN (unscored), or a number within its magnitude_limit.
+template <real T>
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_reward(double value) noexcept {
+  return !(value > magnitude_limit<T> || value < -magnitude_limit<T>);
+}
+
 namespace detail {
 
-inline void check_kernel_reward(kernel_reward_options const& options) {
-  auto const finite = [](double value, std::string_view name) {
-    expects(within_limit(value), "kernel_reward: ", name, " = ", value, ", expected a finite number");
-  };
-  finite(options.correct_weight, "correct_weight");
-  finite(options.speedup_weight, "speedup_weight");
-  finite(options.profiling_weight, "profiling_weight");
-  finite(options.speedup_floor, "speedup_floor");
-  finite(options.compile_failure_penalty, "compile_failure_penalty");
-  finite(options.rule_violation_penalty, "rule_violation_penalty");
-  finite(options.decoy_penalty, "decoy_penalty");
-  finite(options.incorrect_penalty, "incorrect_penalty");
-  expects(options.speedup_cap >= options.speedup_floor, "kernel_reward: speedup_cap = ", options.speedup_cap,
-          ", expected at least speedup_floor = ", options.speedup_floor);
+/// A weight, or a reward that stands in the options, of rewards of type T.
+template <real T>
+void check_reward_option(double value, std::string_view function, std::string_view option) {
+  expects(value == value && is_reward<T>(value), function, ": ", option, " = ", value,
+          ", expected a finite number, within the magnitude limit of the rewards' type");
+}
+
+inline void check_speedup_limits(double floor, double cap, std::string_view function) {
+  expects(within_limit(floor), function, ": speedup_floor = ", floor, ", expected a finite number");
+  expects(cap >= floor, function, ": speedup_cap = ", cap, ", expected at least speedup_floor = ", floor);
+}
+
+template <real T>
+void check_kernel_reward(kernel_reward_options const& options) {
+  constexpr std::string_view name = "kernel_reward";
+  check_reward_option<T>(options.correct_weight, name, "correct_weight");
+  check_reward_option<T>(options.speedup_weight, name, "speedup_weight");
+  check_reward_option<T>(options.profiling_weight, name, "profiling_weight");
+  check_reward_option<T>(options.compile_failure_penalty, name, "compile_failure_penalty");
+  check_reward_option<T>(options.rule_violation_penalty, name, "rule_violation_penalty");
+  check_reward_option<T>(options.decoy_penalty, name, "decoy_penalty");
+  check_reward_option<T>(options.incorrect_penalty, name, "incorrect_penalty");
+  check_speedup_limits(options.speedup_floor, options.speedup_cap, name);
 }
 
 /// An infinite ingredient of a correct turn that is not flagged off is an error.
@@ -129,6 +144,18 @@ void check_ingredients(evaluation<T> const& turns, std::span<reason_flags const>
     expects(!std::isinf(turns.generated_us[s]), function, ": generated_us[", s, "] is infinite");
     expects(!std::isinf(turns.total_us[s]), function, ": total_us[", s, "] is infinite");
   }
+}
+
+/// Writes of_turn(s) of each turn; one that is no reward (is_reward) of a turn that is not flagged off is an error.
+template <real E, real T, typename OfTurn>
+void write_rewards(evaluation<E> const& turns, std::span<reason_flags const> reasons, std::string_view function,
+                   std::span<T> reward, OfTurn of_turn) {
+  for (std::size_t s = 0; s < reward.size(); ++s) {
+    double const value = of_turn(s);
+    expects((!reasons.empty() && (reasons[s] & reason::invalid) != 0) || is_reward<T>(value), function, ": speedup[", s,
+            "] = ", turns.speedup[s], " makes a reward of ", value, ", beyond the magnitude limit");
+  }
+  for (std::size_t s = 0; s < reward.size(); ++s) reward[s] = static_cast<T>(of_turn(s));
 }
 
 }  // namespace detail
@@ -143,8 +170,9 @@ void check_ingredients(evaluation<T> const& turns, std::span<reason_flags const>
 /// @param[in]  options  weights, cap, floor, penalties.
 /// @param[in]  reasons  [S] as begin_reasons wrote them, or empty; turns flagged off are not judged.
 /// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
-/// @throws precondition_error  sizes that differ, a weight that is not finite, cap below floor, an infinite speedup or
-///         time of a turn with C = 1 that is not flagged off; nothing is written.
+/// @throws precondition_error  sizes that differ, a weight or penalty not finite or beyond magnitude_limit of T, cap
+///         below floor, an infinite speedup or time of a turn with C = 1 that is not flagged off, or a speedup that
+///         makes its reward go beyond that limit; nothing is written.
 /// @note  A profile without meaning (total <= 0, generated < 0 or > total, NaN) gives PR = 0.
 /// @note  Deterministic: the same bits for any compiler and thread count.
 /// @par Complexity  O(S), no allocation.
@@ -154,15 +182,15 @@ void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& opti
                    std::span<reason_flags const> reasons, std::span<T> reward) {
   check_evaluation(turns, reward.size(), "kernel_reward", true);
   if (!reasons.empty()) expects_size("kernel_reward", "reasons", reasons.size(), reward.size(), "turn");
-  detail::check_kernel_reward(options);
+  detail::check_kernel_reward<T>(options);
   detail::check_ingredients(turns, reasons, "kernel_reward");
-  for (std::size_t s = 0; s < reward.size(); ++s)
-    reward[s] =
-        static_cast<T>(turns.counts_as_correct(s)
-                           ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
-                           : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0,
-                                            !turns.decoy.empty() && turns.decoy[s] != 0,
-                                            !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options));
+  detail::write_rewards(turns, reasons, "kernel_reward", reward, [&](std::size_t s) {
+    return turns.counts_as_correct(s)
+               ? correct_kernel_reward(turns.speedup[s], turns.generated_us[s], turns.total_us[s], options)
+               : kernel_penalty(turns.compiled.empty() || turns.compiled[s] != 0,
+                                !turns.decoy.empty() && turns.decoy[s] != 0,
+                                !turns.rule_violation.empty() && turns.rule_violation[s] != 0, options);
+  });
 }
 
 }  // namespace turnwise::reward

@@ -13,11 +13,13 @@
 
 namespace turnwise::reward {
 
+/// Options of `kl_penalty`.
 struct kl_penalty_options {
   double coefficient = 0.001;  ///< finite, at least 0; see divergence::kl_controller
-  divergence::kl_options estimate{.kind = divergence::kl_kind::k1};
+  divergence::kl_options estimate{.kind = divergence::kl_kind::k1};  ///< of the KL
 };
 
+/// Throws precondition_error unless the coefficient is finite and at least 0.
 inline void check_kl_coefficient(double coefficient, std::string_view function) {
   expects(importance::is_finite(coefficient) && coefficient >= 0, function, ": coefficient = ", coefficient,
           ", expected a finite number, at least 0");

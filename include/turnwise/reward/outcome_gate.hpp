@@ -18,12 +18,13 @@ enum class shaping_form : std::uint8_t {
   factor  ///< outcome (1 + weight * shaping)
 };
 
+/// Options of `outcome_gate`.
 struct outcome_gate_options {
-  double threshold = 0.0;  ///< outcomes above it open the gate
-  double weight = 1.0;
+  double threshold = 0.0;                                 ///< outcomes above it open the gate
+  double weight = 1.0;                                    ///< of the shaping term
   double low = -std::numeric_limits<double>::infinity();  ///< smaller shaping terms count as this
   double high = std::numeric_limits<double>::infinity();  ///< larger ones as this
-  shaping_form form = shaping_form::added;
+  shaping_form form = shaping_form::added;                ///< how the shaping term meets the outcome
 
   /// A length bonus in [0, 1] as a factor of the rewards of correct turns (prime-rl).
   [[nodiscard]] static constexpr outcome_gate_options length_bonus() noexcept {
@@ -47,6 +48,11 @@ inline void check_outcome_gate(outcome_gate_options const& options) {
   expects(within_limit(options.threshold), "outcome_gate: threshold = ", options.threshold,
           ", expected a finite number");
   expects(within_limit(options.weight), "outcome_gate: weight = ", options.weight, ", expected a finite number");
+  // What a term is cut to is finite, even of no weight.
+  expects(options.low <= magnitude_limit<double>, "outcome_gate: low = ", options.low,
+          ", expected a finite number (or -infinity)");
+  expects(options.high >= -magnitude_limit<double>, "outcome_gate: high = ", options.high,
+          ", expected a finite number (or infinity)");
   expects(options.low <= options.high, "outcome_gate: low = ", options.low, ", expected at most high = ", options.high);
 }
 
@@ -66,8 +72,9 @@ inline void check_outcome_gate(outcome_gate_options const& options) {
 ///                      stay.
 /// @param[out] reward   [S], unit of outcome; may be the same span as outcome or shaping. NaN where the outcome is, or
 ///                      where the gate is open and the shaping term is.
-/// @throws precondition_error  sizes that differ, threshold or weight not finite, low above high, an infinite outcome,
-///         or shaping term behind an open gate, of a turn that is not flagged off; nothing is written.
+/// @throws precondition_error  sizes that differ, threshold or weight not finite, low above high, low = infinity or
+///         high = -infinity, an infinite outcome, or shaping term behind an open gate, of a turn that is not flagged
+///         off; nothing is written.
 /// @note  Gates turn by turn. To drop whole groups without a good outcome use a filter on groups.
 /// @note  Deterministic: one fused multiply-add a turn (as a factor, and one product).
 /// @par Complexity  O(S), no allocation.

@@ -13,12 +13,13 @@ namespace turnwise::reward {
 /// Whose length is judged.
 enum class length_scope : std::uint8_t { turn, trajectory };
 
+/// Options of `overlong_penalty`.
 struct overlong_penalty_options {
   std::int64_t max_length = 0;  ///< tokens at which the penalty is whole; to be given
   std::int64_t buffer = 0;      ///< tokens before it over which the penalty grows; 0: none up to max_length, then whole
   double factor = 1.0;          ///< the whole penalty, at least 0
   bool capped = true;           ///< no more than the whole penalty (DAPO, OpenRLHF, TRL); false: it goes on (AReaL)
-  length_scope scope = length_scope::turn;
+  length_scope scope = length_scope::turn;  ///< whose length is judged
 };
 
 /// Penalty of a length, at most 0.

@@ -21,9 +21,10 @@ enum class penalty_kind : std::uint8_t {
   replace    ///< factor itself, of any sign (OpenRLHF stop_properly_penalty below 0)
 };
 
+/// Options of `scaled_penalty`.
 struct scaled_penalty_options {
-  penalty_kind kind = penalty_kind::away;
-  double factor = 0.5;  ///< in [0, 1]; for `replace` any finite number
+  penalty_kind kind = penalty_kind::away;  ///< what the penalty makes of the reward
+  double factor = 0.5;                     ///< in [0, 1]; for `replace` any finite number
 };
 
 /// The reward of a marked turn; NaN stays NaN.

@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <limits>
 #include <span>
+#include <string>
+#include <string_view>
 
 namespace turnwise::reward {
 
@@ -19,15 +21,16 @@ struct ladder_rung {
   double baseline = -std::numeric_limits<double>::infinity();  ///< asked of the speedup over the second baseline too
 };
 
+/// Options of `speedup_ladder`.
 struct speedup_ladder_options {
-  static constexpr int most_rungs = 8;
+  static constexpr int most_rungs = 8;          ///< of one ladder
   std::array<ladder_rung, most_rungs> rungs{};  ///< from the top; the first that is reached counts
   double correct = 0.0;                         ///< a correct turn that reaches none
   /// What replaces the reward when C = 0; the first that applies, in this order.
   double compile_failure = 0.0;
-  double rule_violation = 0.0;
-  double decoy = 0.0;
-  double incorrect = 0.0;
+  double rule_violation = 0.0;  ///< it broke a rule of the task
+  double decoy = 0.0;           ///< it is a decoy
+  double incorrect = 0.0;       ///< its result is wrong
 
   /// The `like_kernel` reward of KernelGYM: five steps up to 3x, failures by how far they got.
   [[nodiscard]] static constexpr speedup_ladder_options like_kernel() noexcept {
@@ -91,18 +94,21 @@ struct speedup_ladder_options {
 
 namespace detail {
 
-inline void check_speedup_ladder(speedup_ladder_options const& options) {
-  for (double const value :
-       {options.correct, options.compile_failure, options.rule_violation, options.decoy, options.incorrect})
-    expects(within_limit(value), "speedup_ladder: a value is ", value, ", expected finite numbers");
+template <real T>
+void check_speedup_ladder(speedup_ladder_options const& options) {
+  constexpr std::string_view name = "speedup_ladder";
+  check_reward_option<T>(options.correct, name, "correct");
+  check_reward_option<T>(options.compile_failure, name, "compile_failure");
+  check_reward_option<T>(options.rule_violation, name, "rule_violation");
+  check_reward_option<T>(options.decoy, name, "decoy");
+  check_reward_option<T>(options.incorrect, name, "incorrect");
   for (int i = 0; i < speedup_ladder_options::most_rungs; ++i) {
     ladder_rung const& rung = options.rung(i);
-    expects(within_limit(rung.value), "speedup_ladder: rungs[", i, "].value = ", rung.value,
-            ", expected a finite number");
+    check_reward_option<T>(rung.value, name, "rungs[" + std::to_string(i) + "].value");
     expects(!std::isnan(rung.speedup) && !std::isnan(rung.baseline), "speedup_ladder: rungs[", i,
             "] asks for a speedup of NaN");
     for (int k = 0; k < i; ++k)
-      expects(std::isinf(rung.speedup) || options.rung(k).speedup > rung.speedup ||
+      expects(rung.speedup > largest<double> || options.rung(k).speedup > rung.speedup ||
                   options.rung(k).baseline > rung.baseline,
               "speedup_ladder: rungs[", i, "] is never reached, for rungs[", k, "] asks for no more");
   }
@@ -122,8 +128,9 @@ inline void check_speedup_ladder(speedup_ladder_options const& options) {
 /// @param[in]  options           rungs and values; presets like_kernel, weighted, cuda_agent.
 /// @param[in]  reasons           [S] as begin_reasons wrote them, or empty; turns flagged off are not judged.
 /// @param[out] reward            [S]; NaN (unscored) where C = 1 and a speedup that the rungs ask for is NaN.
-/// @throws precondition_error  sizes that differ, a value that is not finite, a rung that is never reached or asks for
-///         NaN, an infinite speedup of a turn with C = 1 that is not flagged off; nothing is written.
+/// @throws precondition_error  sizes that differ, a value not finite or beyond magnitude_limit of T, a rung below
+///         infinity that is never reached, a rung that asks for NaN, an infinite speedup of a turn with C = 1 that is
+///         not flagged off; nothing is written.
 /// @note  Thresholds are compared with the speedup as it is stored: a float 1.2f is above the double 1.2.
 /// @note  Deterministic: comparisons alone.
 /// @par Complexity  O(S), no allocation.
@@ -132,7 +139,7 @@ template <real E, real T>
 void speedup_ladder(evaluation<E> const& turns, no_deduce<std::span<E const>> baseline_speedup,
                     speedup_ladder_options const& options, std::span<reason_flags const> reasons, std::span<T> reward) {
   check_evaluation(turns, reward.size(), "speedup_ladder");
-  detail::check_speedup_ladder(options);
+  detail::check_speedup_ladder<T>(options);
   bool const asks = options.asks_baseline();
   if (asks || !baseline_speedup.empty())
     expects_size("speedup_ladder", "baseline_speedup", baseline_speedup.size(), reward.size(), "turn");

@@ -3,8 +3,11 @@
 #pragma once
 
 #include <turnwise/advantage/optimal_token_baseline.hpp>
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
+#include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/core/warp.cuh>
+#include <turnwise/gpu/core/workspace.cuh>
 
 #include <cstddef>
 #include <cstdint>

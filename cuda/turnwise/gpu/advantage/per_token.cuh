@@ -2,8 +2,10 @@
 /// Spreads each turn's advantage over its tokens on the device.
 #pragma once
 
+#include <turnwise/core/concepts.hpp>
 #include <turnwise/core/reason.hpp>
-#include <turnwise/gpu/core/token_plan.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
+#include <turnwise/gpu/core/token_plan_view.cuh>
 #include <turnwise/gpu/core/warp.cuh>
 
 #include <cstddef>
@@ -34,31 +36,45 @@ struct token_writer {
   /// Writes places [0, count) of a chunk that begins at token `first`; value(place) and on(place) tell what.
   template <typename Value, typename On>
   __device__ void write(std::int64_t first, int count, Value value, On on) const {
+    constexpr int row = 4;  // tokens that share a word of the masks
     int const lane = static_cast<int>(threadIdx.x % writer_lanes);
-    constexpr int vector = 16 / sizeof(T);
-    bool const whole = count == static_cast<int>(chunk_tokens);
-    if (!token_advantage.empty()) {
-      T* const target = token_advantage.data() + first;
-      if (whole && reinterpret_cast<std::uintptr_t>(target) % 16 == 0) {
-#pragma unroll 4
-        for (int i = lane * vector; i < static_cast<int>(chunk_tokens); i += static_cast<int>(writer_lanes) * vector) {
-          T values[vector];
-#pragma unroll
-          for (int v = 0; v < vector; ++v)
-            values[v] = mask.empty() || mask[static_cast<std::size_t>(first + i + v)] != 0 ? value(i + v) : T{0};
-          uint4 word;
-          __builtin_memcpy(&word, values, sizeof word);
-          *reinterpret_cast<uint4*>(target + i) = word;
-        }
-      } else {
-        for (int i = lane; i < count; i += static_cast<int>(writer_lanes))
-          target[i] = mask.empty() || mask[static_cast<std::size_t>(first + i)] != 0 ? value(i) : T{0};
+    auto const at = static_cast<std::size_t>(first);
+    bool const aligned =
+        is_aligned(token_advantage.data(), 16) && is_aligned(token_mask.data(), row) && is_aligned(mask.data(), row);
+    if (count < static_cast<int>(chunk_tokens) || !aligned) {
+      for (int i = lane; i < count; i += static_cast<int>(writer_lanes)) {
+        bool const unmasked = mask.empty() || mask[at + i] != 0;
+        if (!token_advantage.empty()) token_advantage[at + i] = unmasked ? value(i) : T{0};
+        if (!token_mask.empty()) token_mask[at + i] = on(i) && unmasked;
       }
+      return;
     }
-    if (token_mask.empty()) return;
-    for (int i = lane; i < count; i += static_cast<int>(writer_lanes))
-      token_mask[static_cast<std::size_t>(first + i)] =
-          on(i) && (mask.empty() || mask[static_cast<std::size_t>(first + i)] != 0);
+#pragma unroll 2
+    for (int i = lane * row; i < static_cast<int>(chunk_tokens); i += static_cast<int>(writer_lanes) * row) {
+      unsigned bytes = 0x01010101;
+      if (!mask.empty()) bytes = __ldcs(reinterpret_cast<unsigned const*>(mask.data() + at + i));
+      T values[row];
+      unsigned flags = 0;
+#pragma unroll
+      for (int v = 0; v < row; ++v) {
+        bool const unmasked = (bytes >> (8 * v) & 0xff) != 0;
+        values[v] = unmasked ? value(i + v) : T{0};
+        if (unmasked && on(i + v)) flags |= 1u << (8 * v);
+      }
+      if (!token_advantage.empty()) {
+        constexpr unsigned words = sizeof values / sizeof(uint4);
+        uint4 word[words];
+        __builtin_memcpy(word, values, sizeof values);
+#pragma unroll
+        for (unsigned w = 0; w < words; ++w) reinterpret_cast<uint4*>(token_advantage.data() + at + i)[w] = word[w];
+      }
+      if (!token_mask.empty()) *reinterpret_cast<unsigned*>(token_mask.data() + at + i) = flags;
+    }
+  }
+
+ private:
+  [[nodiscard]] static __device__ bool is_aligned(void const* address, std::uintptr_t bytes) {
+    return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
   }
 };
 

@@ -9,9 +9,11 @@
 
 namespace turnwise::gpu {
 
+/// Elements in device memory: what std::span is to the host, and not convertible to or from it.
 template <typename T>
 class device_span {
  public:
+  /// T.
   using element_type = T;
 
   constexpr device_span() noexcept = default;
@@ -23,12 +25,17 @@ class device_span {
       constexpr device_span(device_span<U> other) noexcept
       : data_(other.data()), size_(other.size()) {}
 
+  /// Device address of the first element.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr T* data() const noexcept { return data_; }
+  /// Number of elements.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t size() const noexcept { return size_; }
+  /// No elements.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool empty() const noexcept { return size_ == 0; }
+  /// The first `count` elements.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr device_span first(std::size_t count) const noexcept {
     return {data_, count};
   }
+  /// All elements from `first` on.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr device_span subspan(std::size_t first) const noexcept {
     return {data_ + first, size_ - first};
   }

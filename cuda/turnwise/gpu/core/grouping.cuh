@@ -1,5 +1,5 @@
 /// @file
-/// Which turns are compared with each other, on the device: built once a batch, taken by every baseline.
+/// Builds a grouping on the device, once a batch, for every baseline.
 #pragma once
 
 #include <turnwise/gpu/core/detail/grouping_build.cuh>
@@ -8,23 +8,6 @@
 #include <cstdint>
 
 namespace turnwise::gpu {
-
-/// turnwise::grouping in device memory: groups in the order of (group id, turn index), members in the order of
-/// (trajectory id, turn). Views of the workspace it was built in, and of the batch's trajectory_offsets.
-///
-/// A kernel over groups runs a fixed grid that strides over `counts->groups`.
-struct grouping {
-  std::size_t turns = 0;         ///< S
-  std::size_t trajectories = 0;  ///< J
-  grouping_counts const* counts = nullptr;
-  device_span<std::int64_t const> offsets{};             ///< [groups + 1] of [S + 1]
-  device_span<std::int64_t const> members{};             ///< [S] turns, group after group
-  device_span<std::int64_t const> turn_trajectory{};     ///< [S] -1: in none (broken)
-  device_span<std::int64_t const> trajectory_order{};    ///< [J] in the order of (group id, trajectory id)
-  device_span<std::int64_t const> prompt{};              ///< [J] pool of each trajectory
-  device_span<std::int64_t const> prompt_offsets{};      ///< [prompts + 1] of [J + 1], into trajectory_order
-  device_span<std::int64_t const> trajectory_offsets{};  ///< [J + 1] of the batch
-};
 
 /// Bytes that make_grouping needs; they hold the grouping, so they must live as long as it is used. Depends on the
 /// current device.

@@ -17,6 +17,7 @@
 
 namespace turnwise::gpu {
 
+/// a / b, rounded up.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t ceil_div(std::size_t a, std::size_t b) noexcept {
   return a / b + (a % b != 0);
 }

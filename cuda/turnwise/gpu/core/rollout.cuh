@@ -22,6 +22,7 @@ struct rollout_view {
   device_span<std::int64_t const> turn_index{};          ///< [S], or empty: position
   device_span<std::uint8_t const> turn_valid{};          ///< [S], or empty: all on
 
+  /// J.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t trajectories() const noexcept { return group_id.size(); }
 
   /// Turns [first, last) of trajectory j, cut to the batch if the offsets are wrong.
@@ -30,9 +31,11 @@ struct rollout_view {
     std::int64_t const offset = trajectory_offsets[j];
     return offset < 0 ? 0 : offset < limit ? offset : limit;
   }
+  /// Index in time of turn s, which belongs to trajectory j.
   [[nodiscard]] __device__ std::int64_t index_of(std::size_t j, std::int64_t s) const noexcept {
     return turn_index.empty() ? s - first_turn(j) : turn_index[static_cast<std::size_t>(s)];
   }
+  /// Whether the caller flagged turn s off.
   [[nodiscard]] __device__ bool flagged_off(std::int64_t s) const noexcept {
     return !turn_valid.empty() && turn_valid[static_cast<std::size_t>(s)] == 0;
   }
@@ -41,9 +44,9 @@ struct rollout_view {
 /// The token arrays in device memory, N each.
 template <logprob_value Old, logprob_value Rollout>
 struct token_logprobs {
-  device_span<Old const> old_logprob{};
-  device_span<Rollout const> rollout_logprob{};
-  device_span<std::uint8_t const> mask{};  ///< or empty: all on
+  device_span<Old const> old_logprob{};          ///< [N] nats
+  device_span<Rollout const> rollout_logprob{};  ///< [N] nats
+  device_span<std::uint8_t const> mask{};        ///< or empty: all on
 };
 
 /// Sizes of a batch; its content is checked on the device.

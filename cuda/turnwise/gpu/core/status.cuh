@@ -37,6 +37,7 @@ enum class status_code : std::uint8_t {
 struct status_record {
   unsigned long long complement;  ///< ~(code << 56 | index), 0 = ok; the largest is the first
 
+  /// What went wrong first.
   TURNWISE_HOST_DEVICE constexpr status_code code() const noexcept {
     return complement == 0 ? status_code::ok : static_cast<status_code>(~complement >> 56);
   }

@@ -1,10 +1,11 @@
 /// @file
-/// How the tokens of a batch are shared among warps: built once a batch, used by every pass over its tokens.
+/// Builds a token_plan, once a batch, for every pass over its tokens.
 #pragma once
 
 #include <turnwise/gpu/core/launch.cuh>
 #include <turnwise/gpu/core/rollout.cuh>
 #include <turnwise/gpu/core/status.cuh>
+#include <turnwise/gpu/core/token_plan_view.cuh>
 #include <turnwise/gpu/core/workspace.cuh>
 
 #include <cub/device/device_radix_sort.cuh>
@@ -14,43 +15,6 @@
 #include <limits>
 
 namespace turnwise::gpu {
-
-/// Tokens that one warp takes.
-inline constexpr std::int64_t chunk_tokens = 1024;
-
-/// Whether the caller knows that turns stand in token order: turn_begin[s] >= turn_end[s - 1] for all s.
-enum class turn_order : std::uint8_t { unknown, by_tokens };
-
-/// Chunks over arrays of `tokens` tokens: one more than are full, so that a turn without tokens at the very end is in one.
-[[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t chunk_count(std::size_t tokens) noexcept {
-  return tokens / static_cast<std::size_t>(chunk_tokens) + 1;
-}
-
-/// The turns that have tokens in one chunk.
-struct alignas(16) chunk_turns {
-  std::int64_t first;   ///< place of the first of them
-  std::int64_t count;   ///< how many
-  std::int32_t before;  ///< the first began before the chunk
-  std::int32_t after;   ///< the last goes on after the chunk
-  std::int32_t whole;   ///< one turn has all tokens of the chunk
-  std::int32_t unused;  ///< 0, so that whole words can be read
-};
-
-/// Turns in the order of their tokens, and the turns of each chunk of chunk_tokens tokens. Views of the workspace (and,
-/// in token order, of the batch).
-struct token_plan {
-  std::size_t tokens = 0;
-  std::size_t turns = 0;
-  device_span<std::int64_t const> begin{};   ///< [S] in token order
-  device_span<std::int64_t const> end{};     ///< [S] in token order
-  device_span<std::int64_t const> order{};   ///< [S] turn at each place; empty: the place
-  device_span<std::int64_t const> active{};  ///< [1] places that are in token order; turns without tokens follow
-  device_span<chunk_turns const> chunks{};   ///< [chunk_count(N)]
-
-  [[nodiscard]] __device__ std::int64_t turn_at(std::int64_t place) const noexcept {
-    return order.empty() ? place : order[static_cast<std::size_t>(place)];
-  }
-};
 
 namespace detail {
 
@@ -102,13 +66,6 @@ TURNWISE_KERNEL void plan_check_order_kernel(rollout_view batch, std::int64_t to
     if (s > 0 && begin < batch.turn_end[s - 1]) report(status, status_code::overlapping_turns, s);
     if (s == 0) *active = static_cast<std::int64_t>(batch.turns);
   }
-}
-
-/// Place of a token in the chunk that begins at token `first`, cut to the chunk: turns that were reported as bad may
-/// begin or end anywhere.
-[[nodiscard]] __device__ inline int place_in_chunk(std::int64_t token, std::int64_t first) {
-  if (token <= first) return 0;
-  return static_cast<int>(token - first < chunk_tokens ? token - first : chunk_tokens);
 }
 
 /// First place whose turn begins at token `from` or later.

@@ -36,7 +36,9 @@ class workspace {
             memory_.size());
     return {reinterpret_cast<T*>(memory_.data() + begin), count};
   }
+  /// Bytes taken so far.
   [[nodiscard]] std::size_t used() const noexcept { return used_; }
+  /// It only counts what would be taken.
   [[nodiscard]] bool counts() const noexcept { return counts_; }
 
  private:

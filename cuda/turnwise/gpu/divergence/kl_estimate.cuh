@@ -19,9 +19,9 @@ using turnwise::divergence::kl_sums;
 /// The log-probs of a divergence in device memory, N each; `mask` may be empty: all on.
 template <logprob_value Current, logprob_value Reference>
 struct kl_logprobs {
-  device_span<Current const> current_logprob{};
-  device_span<Reference const> reference_logprob{};
-  device_span<std::uint8_t const> mask{};
+  device_span<Current const> current_logprob{};      ///< [N] nats
+  device_span<Reference const> reference_logprob{};  ///< [N] nats
+  device_span<std::uint8_t const> mask{};            ///< [N] or empty: all on
 };
 
 /// Where kl_estimate writes each token's value and slope; both may be empty: not wanted.

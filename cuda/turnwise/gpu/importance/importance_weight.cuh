@@ -120,7 +120,7 @@ void importance_weight(token_logprobs<Old, Rollout> const& tokens, token_weight_
   expects_size(name, "old_logprob", tokens.old_logprob.size(), weight.size(), "token, as weight");
   expects_size(name, "rollout_logprob", tokens.rollout_logprob.size(), weight.size(), "token, as weight");
   if (!tokens.mask.empty()) expects_size(name, "mask", tokens.mask.size(), weight.size(), "token, as weight");
-  auto const bounds = turnwise::importance::prepare_bounds(options.bounds, name);
+  auto const bounds = turnwise::importance::prepare_bounds<log_ratio_t<Old, Rollout>>(options.bounds, name);
   constexpr unsigned most = 2048;  // counts are added once a warp
   unsigned const blocks = grid_blocks(weight.size(), detail::weight_threads * detail::weight_tokens);
   launch(name, detail::token_weight_kernel<Old, Rollout, W>, blocks < most ? blocks : most, detail::weight_threads, 0,
@@ -146,7 +146,7 @@ void importance_weight(rollout_view const& batch, device_span<detail::turn_stati
   std::string_view const name = "importance_weight";
   rejection::detail::check_ratio_rule(batch, statistics.size(), reasons.size(), name);
   expects_size(name, "weight", weight.size(), batch.turns, "turn");
-  auto const bounds = turnwise::importance::prepare_bounds(options.bounds, name);
+  auto const bounds = turnwise::importance::prepare_bounds<double>(options.bounds, name);
   launch(name, detail::turn_weight_kernel<W>, gpu::detail::warp_blocks(batch.trajectories()),
          gpu::detail::warp_block_threads, 0, stream, batch, statistics, reasons, options.level, options.kind, bounds,
          weight, counts);

@@ -2,7 +2,7 @@
 /// One pass over the tokens on the device: turnwise::importance::log_ratio_statistics with the same bits.
 #pragma once
 
-#include <turnwise/gpu/core/token_plan.cuh>
+#include <turnwise/gpu/core/token_plan_view.cuh>
 #include <turnwise/gpu/importance/detail/join_turns.cuh>
 
 #include <cstddef>

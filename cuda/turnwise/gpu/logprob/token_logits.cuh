@@ -26,9 +26,11 @@ struct token_logits {
   device_span<Id const> ids;               ///< [rows]
   device_span<std::uint8_t const> mask{};  ///< [rows] 0: the row is skipped, nothing of it is read; empty: none is
 
+  /// The first logit of row r.
   [[nodiscard]] __device__ T const* row(std::int64_t r) const {
     return values.data() + layout.offset(static_cast<std::size_t>(r));
   }
+  /// Row r is skipped.
   [[nodiscard]] __device__ bool masked(std::int64_t r) const {
     return !mask.empty() && mask[static_cast<std::size_t>(r)] == 0;
   }

@@ -2,8 +2,10 @@
 /// How token losses become one number, on the device.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
-#include <turnwise/gpu/core/token_plan.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
+#include <turnwise/gpu/core/status.cuh>
+#include <turnwise/gpu/core/token_plan_view.cuh>
+#include <turnwise/gpu/core/warp.cuh>
 #include <turnwise/gpu/core/workspace.cuh>
 #include <turnwise/loss/aggregate.hpp>
 
@@ -195,7 +197,8 @@ inline void count_for_loss(grouping const& groups, device_span<std::int64_t cons
 ///
 /// Enqueues on `stream` and returns; never allocates or synchronizes; capturable in a graph. A memset and a launch;
 /// with scope = prompt two.
-/// @param[in]  total       [1] of all micro-batches and ranks, at least this batch's own counts (not checked).
+/// @param[in]  total       [1] of all micro-batches and ranks, at least this batch's own counts (not checked; where it
+///                         counts nothing, scales are 0).
 /// @param[out] turn_scale  [S].
 /// @throws precondition_error  sizes that differ, options that contradict each other, a workspace too small; nothing is
 ///         enqueued.

@@ -23,9 +23,11 @@ struct loss_inputs {
   device_span<Weight const> entropy{};               ///< [N], or empty
   device_span<std::uint8_t const> selected{};        ///< [N] for policies that ask for it
 
+  /// The type of the arithmetic.
   using number = log_ratio_t<Current, Old>;
 };
 
+/// Where the gradients go, as on the host.
 template <turnwise::loss::gradient_value Gradient>
 struct loss_outputs {
   device_span<Gradient> gradient{};          ///< [N]

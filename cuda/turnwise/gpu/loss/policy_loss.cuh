@@ -4,6 +4,7 @@
 
 #include <turnwise/gpu/core/workspace.cuh>
 #include <turnwise/gpu/loss/detail/chunk_loss.cuh>
+#include <turnwise/gpu/loss/detail/turn_ratio.cuh>
 #include <turnwise/gpu/loss/inputs.cuh>
 #include <turnwise/loss/policy_loss.hpp>
 
@@ -117,7 +118,7 @@ void policy_loss(token_plan const& plan, loss_inputs<Current, Old, Reference, Ad
   bool const extras = !inputs.reference_logprob.empty() || !inputs.weight.empty() || !inputs.entropy.empty();
   launch("policy_loss",
          extras ? detail::policy_loss_kernel<true, work_type> : detail::policy_loss_kernel<false, work_type>,
-         gpu::detail::warp_blocks(blocks.records.size()), gpu::detail::warp_block_threads, 0, stream, work);
+         grid_blocks(blocks.records.size(), 1), gpu::detail::warp_block_threads, 0, stream, work);
 
   auto const sum = [&](device_span<turnwise::loss::loss_record const> from,
                        device_span<turnwise::loss::loss_record> to) {

@@ -20,24 +20,25 @@ using turnwise::metrics::gradient_sums;
 /// An array of gradients, as an entry of a list in device memory.
 template <logprob_value T>
 struct gradient_array {
-  T const* data;
-  std::int64_t size;
+  T const* data;             ///< in device memory
+  std::int64_t size;         ///< elements
   std::int64_t first_chunk;  ///< chunks of the arrays before it
 };
 
 /// A list of arrays, described in device memory. It stays valid as long as the arrays stay where they are.
 template <logprob_value T>
 struct gradient_list {
-  device_span<gradient_array<T> const> arrays{};
-  std::size_t chunks = 0;  ///< of all arrays
+  device_span<gradient_array<T> const> arrays{};  ///< in device memory
+  std::size_t chunks = 0;                         ///< of all arrays
 };
 
 /// The entries of a list, for the caller to copy to the device, and the number of chunks.
 template <logprob_value T>
 struct gradient_entries {
-  std::vector<gradient_array<T>> arrays;
-  std::size_t chunks = 0;
+  std::vector<gradient_array<T>> arrays;  ///< to be copied to the device
+  std::size_t chunks = 0;                 ///< of all arrays
 
+  /// The table of these arrays.
   explicit gradient_entries(std::span<device_span<T const> const> gradients) {
     for (device_span<T const> const gradient : gradients) {
       if (gradient.empty()) continue;
@@ -52,6 +53,7 @@ namespace detail {
 
 using turnwise::metrics::detail::gradient_chunk;
 using turnwise::metrics::detail::gradient_lanes;
+using turnwise::metrics::detail::has_tiny;
 
 inline constexpr unsigned norm_threads = 256;
 inline constexpr int norm_each = gradient_lanes / norm_threads;  ///< partial sums of a thread
@@ -63,9 +65,11 @@ struct norm_store {
   unsigned long long non_finite;
 };
 
-/// What a thread has of a chunk: the partial sums of lanes lane_of(a), a in [0, norm_each).
+/// What a thread has of a chunk: the partial sums of lanes lane_of(a), a in [0, norm_each). Tiny: of tiny elements too.
+template <bool Tiny>
 struct norm_part {
   double square[norm_each] = {};
+  double tiny_square[Tiny ? norm_each : 1] = {};
   double largest = 0;
   unsigned long long non_finite = 0;
 
@@ -74,30 +78,45 @@ struct norm_part {
     auto const value = static_cast<log_ratio_t<T, T>>(element);
     bool const finite = turnwise::importance::is_finite(value);
     double const wide = finite ? static_cast<double>(value) : 0.0;
-    square[a] = turnwise::metrics::detail::plus_square<T>(square[a], wide);
     double const magnitude = fabs(wide);
+    if constexpr (Tiny)
+      turnwise::metrics::detail::add_square(wide, magnitude, square[a], tiny_square[a]);
+    else
+      square[a] = turnwise::metrics::detail::plus_square<T>(square[a], wide);
     largest = magnitude > largest ? magnitude : largest;
     non_finite += finite ? 0 : 1;
   }
 };
 
-/// Joins the parts of a block's threads, in the order of the host; the result is for thread 0. Partial sum a of thread
-/// t is lane (a / Vector) * (threads * Vector) + t * Vector + a % Vector.
+/// Adds up the partial sums of a block's threads, in the order of the host. Sum a of thread t is lane
+/// (a / Vector) * (threads * Vector) + t * Vector + a % Vector.
 template <int Vector>
-__device__ gradient_sums join_block(norm_part const& mine, norm_store& store) {
-  if (threadIdx.x == 0) store.largest = store.non_finite = 0;
+__device__ double fold_block(double const (&mine)[norm_each], norm_store& store) {
 #pragma unroll
   for (int a = 0; a < norm_each; ++a)
-    store.lane[a / Vector * (norm_threads * Vector) + threadIdx.x * Vector + a % Vector] = mine.square[a];
+    store.lane[a / Vector * (norm_threads * Vector) + threadIdx.x * Vector + a % Vector] = mine[a];
   __syncthreads();
-  atomicMax(&store.largest, static_cast<unsigned long long>(__double_as_longlong(mine.largest)));
-  if (mine.non_finite != 0) atomicAdd(&store.non_finite, mine.non_finite);
   for (unsigned half = gradient_lanes / 2; half > 0; half /= 2) {
     for (unsigned l = threadIdx.x; l < half; l += norm_threads) store.lane[l] += store.lane[l + half];
     __syncthreads();
   }
-  gradient_sums const sums{store.lane[0], __longlong_as_double(static_cast<long long>(store.largest)),
-                           static_cast<std::int64_t>(store.non_finite)};
+  double const sum = store.lane[0];
+  __syncthreads();
+  return sum;
+}
+
+/// Joins the parts of a block's threads; the result is for thread 0.
+template <int Vector, bool Tiny>
+__device__ gradient_sums join_block(norm_part<Tiny> const& mine, norm_store& store) {
+  if (threadIdx.x == 0) store.largest = store.non_finite = 0;
+  __syncthreads();
+  atomicMax(&store.largest, static_cast<unsigned long long>(__double_as_longlong(mine.largest)));
+  if (mine.non_finite != 0) atomicAdd(&store.non_finite, mine.non_finite);
+  gradient_sums sums;
+  sums.squares = fold_block<Vector>(mine.square, store);
+  if constexpr (Tiny) sums.tiny_squares = fold_block<Vector>(mine.tiny_square, store);
+  sums.largest = __longlong_as_double(static_cast<long long>(store.largest));
+  sums.non_finite = static_cast<std::int64_t>(store.non_finite);
   __syncthreads();
   return sums;
 }
@@ -120,7 +139,7 @@ TURNWISE_KERNEL void __launch_bounds__(norm_threads)
     std::int64_t const left = array.size - begin;
     std::int64_t const size = left < static_cast<std::int64_t>(gradient_chunk) ? left : gradient_chunk;
     T const* const data = array.data + begin;
-    norm_part mine;
+    norm_part<has_tiny<T>> mine;
     std::int64_t const place = std::int64_t{threadIdx.x} * vector;
     bool const aligned = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
     std::int64_t const rows = aligned ? size / static_cast<std::int64_t>(gradient_lanes) : 0;  // of all lanes
@@ -151,7 +170,7 @@ TURNWISE_KERNEL void __launch_bounds__(norm_threads)
     gradient_record_kernel(device_span<gradient_sums const> chunk_sums, gradient_norm_options options,
                            gradient_norm_record* record) {
   __shared__ norm_store store;
-  norm_part mine;
+  norm_part<true> mine;
   auto const chunks = static_cast<std::int64_t>(chunk_sums.size());
   for (std::int64_t first = 0; first < chunks; first += gradient_lanes)
 #pragma unroll
@@ -160,6 +179,7 @@ TURNWISE_KERNEL void __launch_bounds__(norm_threads)
       if (c >= chunks) continue;
       gradient_sums const sums = chunk_sums[static_cast<std::size_t>(c)];
       mine.square[a] += sums.squares;
+      mine.tiny_square[a] += sums.tiny_squares;
       mine.largest = sums.largest > mine.largest ? sums.largest : mine.largest;
       mine.non_finite += static_cast<unsigned long long>(sums.non_finite);
     }

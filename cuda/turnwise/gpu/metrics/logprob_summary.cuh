@@ -2,7 +2,7 @@
 /// Mean negative log-prob and perplexity, by token and by turn, on the device.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/core/warp.cuh>
 #include <turnwise/gpu/core/workspace.cuh>
 #include <turnwise/metrics/logprob_summary.hpp>

@@ -35,8 +35,8 @@ inline constexpr std::size_t begin_token_mask_workspace_bytes = 0;  ///< takes n
 /// @param[in]  plan     of the batch, over arrays of N tokens.
 /// @param[in]  mask     [N], or empty: all on.
 /// @param[in]  reasons  [S], or empty: all kept.
-/// @param[out] keep     [N], overwritten; not the same span as mask.
-/// @throws precondition_error  sizes that differ, keep the same span as mask; nothing is enqueued.
+/// @param[out] keep     [N], overwritten; no overlap with mask.
+/// @throws precondition_error  sizes that differ, keep that overlaps mask; nothing is enqueued.
 /// @throws cuda_error          a launch was refused.
 /// @par Complexity  O(N), a warp a chunk of tokens.
 /// @see turnwise::rejection::begin_token_mask
@@ -46,7 +46,7 @@ inline void begin_token_mask(token_plan const& plan, device_span<std::uint8_t co
   expects_size("begin_token_mask", "keep", keep.size(), plan.tokens, "token of the plan");
   if (!mask.empty()) expects_size("begin_token_mask", "mask", mask.size(), plan.tokens, "token of the plan");
   if (!reasons.empty()) expects_size("begin_token_mask", "reasons", reasons.size(), plan.turns, "turn of the plan");
-  expects(keep.empty() || keep.data() != mask.data(), "begin_token_mask: keep must not be the same span as mask");
+  turnwise::rejection::detail::check_keep_apart(mask.data(), mask.size(), keep.data(), keep.size());
   if (keep.empty()) return;
   check(cudaMemsetAsync(keep.data(), 0, keep.size(), stream.get()), "begin_token_mask: clear");
   if (plan.turns == 0) return;

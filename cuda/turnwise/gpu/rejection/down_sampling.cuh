@@ -2,8 +2,11 @@
 /// Keeps a fixed number of turns or trajectories of each group, by a seeded draw, on the device.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/core/ordered_sum.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
+#include <turnwise/gpu/core/status.cuh>
+#include <turnwise/gpu/core/workspace.cuh>
 #include <turnwise/rejection/down_sampling.hpp>
 
 #include <cstddef>

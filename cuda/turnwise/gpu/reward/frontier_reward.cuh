@@ -2,7 +2,7 @@
 /// Reward of a proposed problem, on the device: highest where about half of the attempts at it succeed.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/core/rollout.cuh>
 #include <turnwise/gpu/reward/detail/each_turn.cuh>
 #include <turnwise/gpu/reward/kernel_reward.cuh>
@@ -20,9 +20,9 @@ using turnwise::reward::solved_by;
 /// turnwise::reward::attempts on the device.
 template <real E>
 struct attempts {
-  rollout_view batch{};
-  grouping groups{};  ///< of the batch, by group
-  reward::evaluation<E> evaluation{};
+  rollout_view batch{};                ///< the attempts
+  grouping groups{};                   ///< of the batch, by group
+  reward::evaluation<E> evaluation{};  ///< [S] of the attempts
 };
 
 namespace detail {
@@ -42,10 +42,12 @@ struct frontier_of_proposal {
   }
 
  private:
+  [[nodiscard]] __device__ std::int64_t id_of_member(std::int64_t k) const {
+    std::int64_t const turn = of.groups.members[static_cast<std::size_t>(k)];
+    return of.batch.group_id[static_cast<std::size_t>(of.groups.turn_trajectory[static_cast<std::size_t>(turn)])];
+  }
   [[nodiscard]] __device__ std::int64_t id_of(std::int64_t g) const {
-    std::int64_t const first =
-        of.groups.members[static_cast<std::size_t>(of.groups.offsets[static_cast<std::size_t>(g)])];
-    return of.batch.group_id[static_cast<std::size_t>(of.groups.turn_trajectory[static_cast<std::size_t>(first)])];
+    return id_of_member(of.groups.offsets[static_cast<std::size_t>(g)]);
   }
 
   /// Groups stand in the order of their ids.
@@ -61,13 +63,15 @@ struct frontier_of_proposal {
         high = middle;
     }
     if (low == groups || id_of(low) != id) return unscored_value();
+    std::int64_t const last = of.groups.offsets[static_cast<std::size_t>(low) + 1];
+    bool const by_group = id_of_member(last - 1) == id && (low + 1 == groups || id_of(low + 1) != id);
+    if (!by_group) return unscored_value();
 
     std::int64_t correct = 0;
     std::int64_t judged = 0;
     std::int64_t trajectory = -1;
     bool any = false;
     bool solved = false;
-    std::int64_t const last = of.groups.offsets[static_cast<std::size_t>(low) + 1];
     for (std::int64_t k = of.groups.offsets[static_cast<std::size_t>(low)]; k < last; ++k) {
       std::int64_t const turn = of.groups.members[static_cast<std::size_t>(k)];
       auto const s = static_cast<std::size_t>(turn);
@@ -119,7 +123,8 @@ inline constexpr std::size_t frontier_reward_workspace_bytes = 0;  ///< takes no
 /// @param[in]  of              the attempts, with their grouping by group.
 /// @param[in]  proposal_group  [P] group id of the attempts at each proposal.
 /// @param[in]  invalid_module  [P] or empty; not 0: the proposal is no valid problem.
-/// @param[out] reward          [P]; NaN (unscored) for a proposal without attempts, and where the grouping is broken.
+/// @param[out] reward          [P]; NaN (unscored) for a proposal without attempts, and where the grouping is broken or
+///                             not by group.
 /// @throws precondition_error  sizes that differ, no grouping, options as on the host; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(S + P log groups) work, a thread a proposal.

@@ -2,7 +2,7 @@
 /// Reward that pays for speed only once enough of the group is correct, on the device.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/reward/kernel_reward.cuh>
 #include <turnwise/reward/group_gate.hpp>
 

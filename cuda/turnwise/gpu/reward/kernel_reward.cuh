@@ -27,8 +27,11 @@ struct evaluation {
   device_span<T const> generated_us{};               ///< [S]; no profile: empty
   device_span<T const> total_us{};                   ///< [S]; no profile: empty
 
+  /// Turn s compiled.
   [[nodiscard]] __device__ bool is_compiled(std::size_t s) const { return compiled.empty() || compiled[s] != 0; }
+  /// Turn s is a decoy.
   [[nodiscard]] __device__ bool is_decoy(std::size_t s) const { return !decoy.empty() && decoy[s] != 0; }
+  /// Turn s broke a rule of the task.
   [[nodiscard]] __device__ bool breaks_rule(std::size_t s) const {
     return !rule_violation.empty() && rule_violation[s] != 0;
   }
@@ -59,6 +62,14 @@ namespace detail {
 
 __device__ inline double missing_reward() { return __longlong_as_double(0x7ff8000000000000ll); }
 
+/// A reward as T. One beyond the magnitude limit is reported, and NaN, unless the turn is flagged off.
+template <real T>
+__device__ T written_reward(double value, bool flagged_off, std::int64_t turn, status_record* status) {
+  if (flagged_off || turnwise::reward::is_reward<T>(value)) return static_cast<T>(value);
+  report(status, status_code::reward, turn);
+  return static_cast<T>(missing_reward());
+}
+
 /// Reward of turn s. An infinite ingredient is reported unless the turn is flagged off; it makes the reward NaN.
 template <real E>
 __device__ double reward_of_turn(evaluation<E> const& turns, kernel_reward_options const& options, bool flagged_off,
@@ -83,7 +94,7 @@ TURNWISE_KERNEL void kernel_reward_kernel(evaluation<E> turns, kernel_reward_opt
   gpu::detail::for_each_by_thread(static_cast<std::int64_t>(reward.size()), [&](std::int64_t turn) {
     auto const s = static_cast<std::size_t>(turn);
     bool const flagged_off = !reasons.empty() && (reasons[s] & reason::invalid) != 0;
-    reward[s] = static_cast<T>(reward_of_turn(turns, options, flagged_off, turn, status));
+    reward[s] = written_reward<T>(reward_of_turn(turns, options, flagged_off, turn, status), flagged_off, turn, status);
   });
 }
 
@@ -99,7 +110,7 @@ inline constexpr std::size_t kernel_reward_workspace_bytes = 0;  ///< takes no w
 /// @param[in]  reasons  [S] as begin_reasons wrote them, or empty; turns flagged off are not judged.
 /// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
 /// @param[in]  status   may be null; gains infinite_ingredient: an infinite speedup or time of a turn with C = 1 that
-///                      is not flagged off. Its reward is NaN.
+///                      is not flagged off; reward: one that comes out beyond magnitude_limit. Its reward is NaN.
 /// @throws precondition_error  sizes that differ, options as on the host; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(S).
@@ -110,7 +121,7 @@ void kernel_reward(evaluation<E> const& turns, kernel_reward_options const& opti
                    ::cuda::stream_ref stream) {
   check_evaluation(turns, reward.size(), "kernel_reward", true);
   if (!reasons.empty()) expects_size("kernel_reward", "reasons", reasons.size(), reward.size(), "turn");
-  turnwise::reward::detail::check_kernel_reward(options);
+  turnwise::reward::detail::check_kernel_reward<T>(options);
   launch("kernel_reward", detail::kernel_reward_kernel<E, T>, grid_blocks(reward.size(), 256), 256, 0, stream, turns,
          options, reasons, reward, status);
 }

@@ -39,8 +39,9 @@ struct kevin_score_of_turn {
   status_record* status;
 
   __device__ void operator()(std::int64_t turn) const {
+    bool const flagged_off = is_flagged_off(reasons, turn);
     reward[static_cast<std::size_t>(turn)] =
-        static_cast<T>(reward_of_turn(turns, options, is_flagged_off(reasons, turn), turn, status));
+        written_reward<T>(reward_of_turn(turns, options, flagged_off, turn, status), flagged_off, turn, status);
   }
 };
 
@@ -56,7 +57,7 @@ inline constexpr std::size_t kevin_score_workspace_bytes = 0;  ///< takes no wor
 /// @param[in]  reasons  [S] as begin_reasons wrote them, or empty; turns flagged off are not judged.
 /// @param[out] reward   [S]; NaN (unscored) where C = 1 and the speedup is NaN.
 /// @param[in]  status   may be null; gains infinite_ingredient: an infinite speedup of a turn with C = 1 that is not
-///                      flagged off. Its score is NaN.
+///                      flagged off; reward: a score that comes out beyond magnitude_limit. Its score is NaN.
 /// @throws precondition_error  sizes that differ, options as on the host; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(S).
@@ -67,7 +68,7 @@ void kevin_score(evaluation<E> const& turns, kevin_score_options const& options,
                  ::cuda::stream_ref stream) {
   check_evaluation(turns, reward.size(), "kevin_score");
   if (!reasons.empty()) expects_size("kevin_score", "reasons", reasons.size(), reward.size(), "turn");
-  turnwise::reward::kevin_score<E, T>({}, options, {}, {});  // of no turns: checks the options
+  turnwise::reward::detail::check_kevin_score<T>(options);
   detail::enqueue_each_turn("kevin_score", reward.size(),
                             detail::kevin_score_of_turn<E, T>{turns, options, reasons, reward, status}, stream);
 }

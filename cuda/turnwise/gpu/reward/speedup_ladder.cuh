@@ -67,7 +67,7 @@ void speedup_ladder(evaluation<E> const& turns, no_deduce<device_span<E const>> 
                     speedup_ladder_options const& options, device_span<reason_flags const> reasons,
                     device_span<T> reward, status_record* status, ::cuda::stream_ref stream) {
   check_evaluation(turns, reward.size(), "speedup_ladder");
-  turnwise::reward::speedup_ladder<E, T>({}, {}, options, {}, {});  // of no turns: checks the options
+  turnwise::reward::detail::check_speedup_ladder<T>(options);
   if (options.asks_baseline() || !baseline_speedup.empty())
     expects_size("speedup_ladder", "baseline_speedup", baseline_speedup.size(), reward.size(), "turn");
   if (!reasons.empty()) expects_size("speedup_ladder", "reasons", reasons.size(), reward.size(), "turn");

@@ -143,7 +143,7 @@ class group_values {
   [[nodiscard]] double weighted_sum(Item item) const {
     return ordered_fold(turns_.size(), [&](double sum, std::size_t k) {
       std::int64_t const turn = turns_[k];
-      return member(turn) ? sum + item(value(turn), call_.weight[static_cast<std::size_t>(turn)]) : sum;
+      return member(turn) ? sum + item(value(turn), weight(turn)) : sum;
     });
   }
 
@@ -159,6 +159,11 @@ class group_values {
         },
         counts);
     return result;
+  }
+
+  /// The total of the baseline members that have a weight above 0.
+  [[nodiscard]] group_total weighted_total() const {
+    return total([this](std::int64_t turn, std::int64_t) { return weight(turn) > 0; });
   }
 
   /// How many baseline members have a value for which `wanted` holds.
@@ -211,6 +216,7 @@ class group_values {
   }
 
  private:
+  [[nodiscard]] double weight(std::int64_t turn) const { return call_.weight[static_cast<std::size_t>(turn)]; }
   [[nodiscard]] reason_flags flags(std::int64_t turn) const { return call_.reasons[static_cast<std::size_t>(turn)]; }
 
   group_call<T> call_;

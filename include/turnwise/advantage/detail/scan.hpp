@@ -31,6 +31,7 @@ struct token_segments {
   std::span<T const> next_value{};          ///< [K] value of what follows, read only where cut; empty where cut is
   std::span<std::uint8_t const> mask{};     ///< [N] 0 = an observation, passed over; empty: all on
 
+  /// K.
   [[nodiscard]] constexpr std::size_t segments() const noexcept { return offsets.empty() ? 0 : offsets.size() - 1; }
 };
 

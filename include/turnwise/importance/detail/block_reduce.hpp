@@ -17,6 +17,7 @@
 #include <utility>
 
 namespace turnwise::importance::detail {
+inline namespace TURNWISE_VECTOR_NAMESPACE {
 
 /// The tokens of one turn.
 template <logprob_value Old, logprob_value Rollout>
@@ -275,4 +276,5 @@ turn_statistics reduce_turn(token_range<Old, Rollout> const& tokens, ratio_momen
   return tokens.mask == nullptr ? reduce<false, true>(tokens, &moments) : reduce<true, true>(tokens, &moments);
 }
 
+}  // namespace TURNWISE_VECTOR_NAMESPACE
 }  // namespace turnwise::importance::detail

@@ -14,16 +14,9 @@
 #include <utility>
 
 namespace turnwise::importance::detail {
+inline namespace TURNWISE_VECTOR_NAMESPACE {
 
-#if defined(__CUDACC__)  // whose front end knows few of the builtins
-inline constexpr std::size_t vector_bytes = 16;
-#elif defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__)
-inline constexpr std::size_t vector_bytes = 64;
-#elif defined(__AVX2__)
-inline constexpr std::size_t vector_bytes = 32;
-#else
-inline constexpr std::size_t vector_bytes = 16;
-#endif
+inline constexpr std::size_t vector_bytes = TURNWISE_VECTOR_BYTES;
 
 template <typename Element, std::size_t Size>
 struct vector_of {
@@ -43,13 +36,6 @@ inline constexpr std::size_t size_of = sizeof(Vector) / sizeof(element_of<Vector
 /// The signed integer of the size of T: its bits, or all ones for true.
 template <typename T>
 using word = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
-
-template <>
-struct bits_of<vec<double>> {
-  using type = vec<std::uint64_t>;
-  static type get(vec<double> value) noexcept { return reinterpret_cast<type>(value); }
-  static vec<double> put(type bits) noexcept { return reinterpret_cast<vec<double>>(bits); }
-};
 
 /// `Size` numbers from memory as T.
 template <typename T, std::size_t Size, typename Value>
@@ -72,7 +58,7 @@ inline constexpr bool loads_first = vector_bytes == 64 && std::same_as<T, float>
 /// The first `count` of them; zeros after those, which are not read.
 template <typename T, std::size_t Size, typename Value>
 [[gnu::always_inline]] inline vec<T, Size> load_first(Value const* from, std::size_t count) {
-#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && !defined(__CUDACC__)
+#if TURNWISE_VECTOR_BYTES == 64
   if constexpr (loads_first<T, Value>) {
     auto const wanted = static_cast<std::uint16_t>((1U << std::min(count, Size)) - 1);
     vec<float> const wide = __builtin_ia32_loadups512_mask(from, vec<float>{}, wanted);
@@ -115,8 +101,7 @@ template <typename Vector, typename Words>
 
 /// A register of doubles.
 [[gnu::always_inline]] inline vec<double> widen(vec<float, size_of<vec<double>>> value) {
-#if defined(__AVX512F__) && defined(__AVX512DQ__) && defined(__AVX512BW__) && !defined(__CUDACC__) && \
-    !defined(__clang__)
+#if TURNWISE_VECTOR_BYTES == 64 && !defined(__clang__)
   return __builtin_ia32_cvtps2pd512_mask(value, vec<double>{}, -1, 4);  // GCC 12 converts in two halves
 #else
   return __builtin_convertvector(value, vec<double>);
@@ -154,5 +139,14 @@ template <typename Vector, typename Join>
     return join(v, Vector(__builtin_shufflevector(v, v, 1, 0)))[0];
   }
 }
+
+}  // namespace TURNWISE_VECTOR_NAMESPACE
+
+template <>
+struct bits_of<vec<double>> {
+  using type = vec<std::uint64_t>;
+  static type get(vec<double> value) noexcept { return reinterpret_cast<type>(value); }
+  static vec<double> put(type bits) noexcept { return reinterpret_cast<vec<double>>(bits); }
+};
 
 }  // namespace turnwise::importance::detail

@@ -55,6 +55,29 @@ struct clamped_log_ratio {
   }
 };
 
+/// False for NaN and infinities.
+template <typename F>
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr flag<F> is_number(F x) noexcept {
+  F const most = F{} + largest<number<F>>;
+  return (x <= most) & (x >= -most);
+}
+
+/// Whether all numbers of a token can be used, whatever the policy makes of them. Both passes of a turn-level policy
+/// ask this, so that a token that is not in the loss is not in its turn's ratio.
+template <bool Extras, typename F>
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr flag<F> is_usable(token_values<F> const& in,
+                                                               clamped_log_ratio<F> const& d) noexcept {
+  flag<F> usable = in.on & d.finite & is_number(in.advantage);
+  if constexpr (Extras) usable &= is_number(in.weight) & is_bounded(in.reference - in.current) & is_bounded(in.entropy);
+  return usable;
+}
+
+/// d loss / d entropy of a token in the loss.
+template <typename F>
+[[nodiscard]] TURNWISE_HOST_DEVICE constexpr F entropy_slope(loss_options const& options, F scale) noexcept {
+  return constant<F>(-options.entropy_coefficient) * scale;
+}
+
 /// Everything about a token: the one place where policy, weight, KL, entropy and scale meet, on host and device.
 template <bool Extras, typename Policy, typename F>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr token_result<F> evaluate(Policy const& policy, loss_options const& options,
@@ -68,19 +91,16 @@ template <bool Extras, typename Policy, typename F>
   token_result<F> out{};
   F value = terms.value;
   F slope = terms.slope;
-  flag<F> in_loss = in.on & d.finite;
+  flag<F> in_loss = is_usable<Extras>(in, d);
   if constexpr (Extras) {
-    F const from_reference = in.reference - in.current;
-    in_loss &= is_bounded(from_reference);
-    in_loss &= is_bounded(in.entropy);
-    auto const kl = divergence::kl_estimate(from_reference, options.kl);
+    auto const kl = divergence::kl_estimate(in.reference - in.current, options.kl);
     F const coefficient = constant<F>(options.kl_coefficient);
     value = value * in.weight;
     slope = slope * in.weight + coefficient * kl.slope;
     out.kl_loss = coefficient * kl.value * in.scale;
     out.entropy_loss = constant<F>(-options.entropy_coefficient) * in.entropy * in.scale;
     in_loss &= is_bounded(out.kl_loss);
-    in_loss &= is_bounded(out.entropy_loss);
+    in_loss &= is_bounded(out.entropy_loss) & is_bounded(entropy_slope(options, in.scale));
     out.kl = kl.value;
     out.entropy = in.entropy;
   }

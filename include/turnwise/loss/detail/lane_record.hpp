@@ -12,6 +12,7 @@
 #include <type_traits>
 
 namespace turnwise::loss::detail {
+inline namespace TURNWISE_VECTOR_NAMESPACE {
 
 /// A register of T; one number where the compiler knows no vectors in functions for the device.
 #ifdef __CUDACC__
@@ -158,4 +159,5 @@ struct extra_lanes {
   }
 };
 
+}  // namespace TURNWISE_VECTOR_NAMESPACE
 }  // namespace turnwise::loss::detail

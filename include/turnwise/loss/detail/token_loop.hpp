@@ -18,6 +18,7 @@
 #include <type_traits>
 
 namespace turnwise::loss::detail {
+inline namespace TURNWISE_VECTOR_NAMESPACE {
 
 /// Zeros for tokens [first, last).
 template <typename Gradient>
@@ -126,6 +127,7 @@ class token_loop {
   }
 
   /// exp of the mean that a turn-level policy asks for.
+  template <bool Extras>
   [[nodiscard, gnu::flatten]] number_type turn_ratio(std::size_t first, std::size_t last,
                                                      F const& turn_advantage) const {
     F const limit = constant<F>(options_.log_ratio_limit);
@@ -133,11 +135,12 @@ class token_loop {
     flag_counts<F> tokens{};
     for_each_pack(
         first, last, [&](std::size_t at, std::size_t count, auto whole) __attribute__((always_inline)) {
-          auto const values = read<false, whole()>(at, count);
-          F const advantage = in_.token_advantage.empty() ? turn_advantage : values.advantage;
+          auto values = read<Extras, whole()>(at, count);
+          values.on = load_flags<whole()>(in_.mask, at, count);
+          if (in_.token_advantage.empty()) values.advantage = turn_advantage;
           clamped_log_ratio<F> const d{values.current, values.old, limit};
-          flag<F> const on = load_flags<whole()>(in_.mask, at, count) & d.finite;
-          F term = select<F>(on, policy_.turn_log_ratio(d.value, advantage), F{});
+          flag<F> const on = is_usable<Extras>(values, d);
+          F term = select<F>(on, policy_.turn_log_ratio(d.value, values.advantage), F{});
           widen<F>(sum, term);
           count_flags<F>(tokens, on);
         });
@@ -183,7 +186,7 @@ class token_loop {
   [[gnu::flatten]] void any_tokens(std::size_t first, std::size_t last, turn_values const& turn) {
     Policy const policy = policy_;
     loss_options const options = options_;
-    F const entropy_slope = constant<F>(-options.entropy_coefficient) * turn.scale;
+    F const slope = entropy_slope(options, turn.scale);
     for_each_pack(
         first, last, [&](std::size_t at, std::size_t count, auto whole) __attribute__((always_inline)) {
           auto values = read<Extras, whole()>(at, count);
@@ -197,7 +200,7 @@ class token_loop {
           if constexpr (!Extras) return;
           extra_.add(result);
           if (!out_.entropy_gradient.empty())
-            store<whole()>(out_.entropy_gradient, at, count, select<F>(result.in_loss, entropy_slope, F{}));
+            store<whole()>(out_.entropy_gradient, at, count, select<F>(result.in_loss, slope, F{}));
         });
   }
 
@@ -205,7 +208,9 @@ class token_loop {
     turn_values turn{};
     turn.advantage = constant<F>(in_.turn_advantage.empty() ? 0.0 : static_cast<double>(in_.turn_advantage[s]));
     turn.scale = constant<F>(scale);
-    if constexpr (is_turn_level<Policy>) turn.ratio = F{} + turn_ratio(first, last, turn.advantage);
+    if constexpr (is_turn_level<Policy>)
+      turn.ratio = F{} + (extras_ ? turn_ratio<true>(first, last, turn.advantage)
+                                  : turn_ratio<false>(first, last, turn.advantage));
     for (std::size_t at = first, end = 0; at < last; at = end) {
       std::size_t const rest = last - at;
       end = at + (rest < size ? rest : std::min(rest / size * size, tile));
@@ -234,4 +239,5 @@ class token_loop {
   std::int64_t turns_ = 0;
 };
 
+}  // namespace TURNWISE_VECTOR_NAMESPACE
 }  // namespace turnwise::loss::detail

@@ -22,9 +22,10 @@ enum class too_few_policy : std::uint8_t {
   error     ///< throws
 };
 
+/// Options of pass_at_k and best_at_k.
 struct at_k_options {
-  std::int64_t k = 1;  ///< samples drawn, at least 1
-  too_few_policy too_few = too_few_policy::exclude;
+  std::int64_t k = 1;                                ///< samples drawn, at least 1
+  too_few_policy too_few = too_few_policy::exclude;  ///< groups with fewer than k samples
 };
 
 /// One group's estimate.
@@ -38,7 +39,7 @@ struct group_estimate {
 
 /// Mean of the estimates over groups, each group with equal weight; 0 without groups.
 struct group_mean {
-  double mean = 0;
+  double mean = 0;            ///< of the counted estimates
   std::int64_t groups = 0;    ///< that the mean is over
   std::int64_t left_out = 0;  ///< without an estimate
 

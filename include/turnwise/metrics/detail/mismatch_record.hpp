@@ -16,8 +16,8 @@ namespace turnwise::metrics {
 
 /// Number of turns in a class, and how many of them are kept.
 struct kept_count {
-  std::int64_t turns = 0;
-  std::int64_t kept = 0;
+  std::int64_t turns = 0;  ///< in the class
+  std::int64_t kept = 0;   ///< of these
 
   /// Share kept; 0 without turns.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double rate() const noexcept {
@@ -27,11 +27,12 @@ struct kept_count {
 
 /// Keep counts of the turns whose number of unmasked tokens lies in [shortest, longest].
 struct length_class {
-  std::int64_t shortest = 0;
-  std::int64_t longest = 0;
-  kept_count count;
+  std::int64_t shortest = 0;  ///< tokens, inclusive
+  std::int64_t longest = 0;   ///< tokens, inclusive
+  kept_count count;           ///< its turns
 };
 
+/// Options of `mismatch`.
 struct mismatch_options {
   /// Band by which turns count as low or high. Its level and kind are those of the filter.
   rejection::ratio_band_options band{};
@@ -55,13 +56,13 @@ struct mismatch_record {
   double rollout_log_ppl = 0;     ///< minus the mean rollout log-prob
   double log_ppl_difference = 0;  ///< old - rollout, = kl
   double old_ppl = 1;             ///< exp, its argument clamped to +-64
-  double rollout_ppl = 1;
-  double chi2_token = 0;  ///< mean squared token ratio - 1
-  double chi2_turn = 0;   ///< mean squared product ratio of a turn - 1, its log clamped to +-64
+  double rollout_ppl = 1;         ///< likewise
+  double chi2_token = 0;          ///< mean squared token ratio - 1
+  double chi2_turn = 0;           ///< mean squared product ratio of a turn - 1, its log clamped to +-64
   /// (sum w)^2 / (n sum w^2) over token ratios, in (0, 1]; without digits when all log ratios are below -15.
   double effective_sample_size = 1;
-  double ratio_min = 1;  ///< smallest token ratio, its log clamped to +-64
-  double ratio_max = 1;
+  double ratio_min = 1;         ///< smallest token ratio, its log clamped to +-64
+  double ratio_max = 1;         ///< largest, likewise
   double low_turn_share = 0;    ///< share of ratio turns below the band
   double high_turn_share = 0;   ///< above it
   double low_token_share = 0;   ///< share of ratio tokens in turns below the band

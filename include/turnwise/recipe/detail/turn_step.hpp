@@ -24,10 +24,10 @@ namespace turnwise::recipe {
 
 /// The filters of a step; an empty one is off.
 struct filter_options {
-  rejection::usable_tokens_options usable_tokens{};
-  std::optional<rejection::ratio_band_options> ratio_band{};
-  std::optional<rejection::token_veto_options> token_veto{};
-  std::optional<rejection::profiling_filter_options> profiling_filter{};
+  rejection::usable_tokens_options usable_tokens{};                       ///< always on
+  std::optional<rejection::ratio_band_options> ratio_band{};              ///< of ratio_band
+  std::optional<rejection::token_veto_options> token_veto{};              ///< of token_veto
+  std::optional<rejection::profiling_filter_options> profiling_filter{};  ///< of profiling_filter
 };
 
 /// Where a step writes. Spans that are empty are not wanted, `metrics` may be null.
@@ -39,13 +39,13 @@ struct step_outputs {
   std::span<importance::turn_statistics> statistics{};  ///< [S]
   std::span<float> token_advantage{};                   ///< [N] 0 where not kept, masked or in no turn
   std::span<std::uint8_t> token_mask{};                 ///< [N]
-  metrics::mismatch_record* metrics = nullptr;
+  metrics::mismatch_record* metrics = nullptr;          ///< or null: not wanted
 };
 
 /// The inputs of a step besides the batch.
 template <logprob_value Old, logprob_value Rollout, real E>
 struct step_inputs {
-  token_logprobs<Old, Rollout> tokens{};
+  token_logprobs<Old, Rollout> tokens{};   ///< [N] each
   reward::evaluation<E> evaluation{};      ///< [S] each; all empty with a given reward and no profiling filter
   std::span<double const> given_reward{};  ///< [S] replaces the recipe's reward; NaN = unscored; empty: not given
 };

@@ -18,11 +18,12 @@ namespace turnwise::gpu::advantage {
 /// turnwise::advantage::token_segments in device memory: same meaning, same sizes.
 template <real T>
 struct token_segments {
-  device_span<std::int64_t const> offsets{};
-  device_span<std::uint8_t const> cut{};
-  device_span<T const> next_value{};
-  device_span<std::uint8_t const> mask{};
+  device_span<std::int64_t const> offsets{};  ///< [K + 1]
+  device_span<std::uint8_t const> cut{};      ///< [K] or empty
+  device_span<T const> next_value{};          ///< [K] or empty
+  device_span<std::uint8_t const> mask{};     ///< [N] or empty
 
+  /// K.
   [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t segments() const noexcept {
     return offsets.empty() ? 0 : offsets.size() - 1;
   }

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <turnwise/advantage/detail/group_driver.hpp>
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/core/ordered_sum.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
+#include <turnwise/gpu/core/status.cuh>
 
 #include <cmath>
 #include <cstddef>
@@ -128,6 +130,10 @@ class warp_group {
       result.max = max > result.max ? max : result.max;
     }
     return result;
+  }
+
+  [[nodiscard]] __device__ group_total weighted_total() const {
+    return total([this](std::int64_t turn, std::int64_t) { return call_.weight[static_cast<std::size_t>(turn)] > 0; });
   }
 
   template <typename Wanted>

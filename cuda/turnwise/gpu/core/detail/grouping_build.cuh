@@ -4,6 +4,7 @@
 
 #include <turnwise/core/grouping.hpp>
 #include <turnwise/gpu/core/detail/trajectory_of_turn.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/core/rollout.cuh>
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/core/warp.cuh>
@@ -19,13 +20,6 @@
 #include <limits>
 
 namespace turnwise::gpu {
-
-/// How many there are: known on the device only.
-struct grouping_counts {
-  std::int64_t groups;
-  std::int64_t prompts;  ///< pools: the prompts, trajectories without turns included; with group_by::batch one
-  std::int64_t broken;   ///< not 0: trajectory_offsets are wrong and no turn is in a group
-};
 
 namespace detail {
 

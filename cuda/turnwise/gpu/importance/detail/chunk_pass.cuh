@@ -2,6 +2,7 @@
 /// The pass over the tokens: a warp a chunk.
 #pragma once
 
+#include <turnwise/gpu/core/workspace.cuh>
 #include <turnwise/gpu/importance/detail/chunk_reduce.cuh>
 
 #include <cstddef>
@@ -224,7 +225,7 @@ TURNWISE_KERNEL void __launch_bounds__(chunk_warps<Moments>* warp_lanes, chunk_b
       chunk_registers<Old, Rollout, Moments> values;
       values.start(tokens, first);
       lane_turn const mine{plan, turns, first};
-      values.finish(tokens, first);
+      values.finish(tokens);
       small = reduce_registers(plan, values, store, !tokens.mask.empty(), turns, chunk, out, done);
       if (done) continue;
       __syncwarp();
@@ -253,8 +254,8 @@ template <bool Moments, logprob_value Old, logprob_value Rollout, typename SideW
 void enqueue_chunks(token_plan const& plan, token_logprobs<Old, Rollout> const& tokens,
                     chunk_outputs<Moments> const& out, ::cuda::stream_ref stream, SideWork const& side_work = {},
                     std::size_t side_warps = 0) {
-  auto const at_16 = [](auto span) { return reinterpret_cast<std::uintptr_t>(span.data()) % 16 == 0; };
-  bool const aligned = at_16(tokens.old_logprob) && at_16(tokens.rollout_logprob);
+  auto const at = [](auto span, unsigned bytes) { return reinterpret_cast<std::uintptr_t>(span.data()) % bytes == 0; };
+  bool const aligned = at(tokens.old_logprob, 16) && at(tokens.rollout_logprob, 16) && at(tokens.mask, block_tokens);
   unsigned const side_blocks = grid_blocks(side_warps < 16384 ? side_warps : 16384, chunk_warps<Moments>);
   unsigned const chunk_blocks = grid_blocks(plan.chunks.size(), chunk_warps<Moments>);
   constexpr unsigned most = std::numeric_limits<int>::max();

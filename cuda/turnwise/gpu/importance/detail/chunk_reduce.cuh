@@ -4,7 +4,9 @@
 /// clamped) is summed token by token.
 #pragma once
 
-#include <turnwise/gpu/core/token_plan.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
+#include <turnwise/gpu/core/status.cuh>
+#include <turnwise/gpu/core/token_plan_view.cuh>
 #include <turnwise/gpu/core/warp.cuh>
 #include <turnwise/importance/turn_statistics.hpp>
 
@@ -189,16 +191,21 @@ class chunk_registers {
            i % vector;
   }
 
-  /// Starts all loads; `finish` waits for them.
+  /// Starts all loads, of arrays at multiples of 16 bytes (the mask: 4); `finish` waits for them.
   __device__ void start(token_logprobs<Old, Rollout> const& tokens, std::int64_t first) {
 #pragma unroll
     for (int row = 0; row < rows; ++row) {
       load_vector<vector>(tokens.old_logprob.data() + first + place(row * vector), old_[row]);
       load_vector<vector>(tokens.rollout_logprob.data() + first + place(row * vector), rollout_[row]);
+      if (tokens.mask.empty()) continue;
+      std::uint8_t const* const mask = tokens.mask.data() + first + place(row * vector);
+#pragma unroll
+      for (int w = 0; w < vector / block_tokens; ++w)
+        mask_[row][w] = __ldcs(reinterpret_cast<unsigned const*>(mask) + w);
     }
   }
 
-  __device__ void finish(token_logprobs<Old, Rollout> const& tokens, std::int64_t first) {
+  __device__ void finish(token_logprobs<Old, Rollout> const& tokens) {
 #pragma unroll
     for (int i = 0; i < rows * vector; ++i) {
       d[i] = turnwise::importance::log_ratio(old_[i / vector][i % vector], rollout_[i / vector][i % vector]);
@@ -207,7 +214,8 @@ class chunk_registers {
     if (tokens.mask.empty()) return;
 #pragma unroll
     for (int i = 0; i < rows * vector; ++i)
-      if (tokens.mask[first + place(i)] == 0) d[i] = masked_value<wide>();
+      if ((mask_[i / vector][i % vector / block_tokens] >> (8 * (i % block_tokens)) & 0xff) == 0)
+        d[i] = masked_value<wide>();
   }
 
   /// Whether every log ratio of the warp that counts lies within +-limit; NaN does not.
@@ -222,6 +230,7 @@ class chunk_registers {
  private:
   Old old_[rows][vector];
   Rollout rollout_[rows][vector];
+  unsigned mask_[rows][vector / block_tokens];  // a byte a token
 };
 
 }  // namespace turnwise::gpu::importance::detail

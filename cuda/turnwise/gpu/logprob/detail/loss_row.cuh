@@ -21,6 +21,7 @@ struct row_loss_inputs {
   device_span<std::uint8_t const> selected{};    ///< [rows] for policies that ask for it
 };
 
+/// What policy_loss_from_logits writes, as on the host.
 template <logit T>
 struct row_loss_outputs {
   device_span<T> gradient;       ///< d loss / d logits; may be the logits with the same layout (in place)

@@ -17,10 +17,10 @@ using turnwise::logprob::token_logprob_options;
 
 /// Each [rows] or empty, see turnwise::logprob::token_logprob_outputs.
 struct token_logprob_outputs {
-  device_span<float> logprob{};
-  device_span<float> entropy{};
-  device_span<float> sum_squares{};
-  device_span<log_normalizer<float>> normalizer{};
+  device_span<float> logprob{};                     ///< nats
+  device_span<float> entropy{};                     ///< nats
+  device_span<float> sum_squares{};                 ///< sum of p^2
+  device_span<log_normalizer<float>> normalizer{};  ///< for token_logprob_backward
 };
 
 namespace detail {

@@ -1,5 +1,5 @@
 /// @file
-/// A few tokens of one lane: loaded together, evaluated, stored together, summed.
+/// The tokens of one lane: rows of plain tokens, loaded, evaluated and stored together; any token on its own.
 #pragma once
 
 #include <turnwise/gpu/core/warp.cuh>
@@ -24,6 +24,7 @@ struct turn_values {
 template <int Count, typename T>
 __device__ void load_row(T const* from, T (&to)[Count]) {
   constexpr unsigned bytes = Count * sizeof(T);
+  static_assert(bytes == 4 || bytes == 8 || bytes % 16 == 0);
   if constexpr (bytes % 16 == 0) {
     uint4 words[bytes / 16];
 #pragma unroll
@@ -32,31 +33,44 @@ __device__ void load_row(T const* from, T (&to)[Count]) {
   } else if constexpr (bytes == 8) {
     uint2 const word = __ldcs(reinterpret_cast<uint2 const*>(from));
     __builtin_memcpy(&to, &word, bytes);
-  } else if constexpr (bytes == 4) {
+  } else {
     unsigned const word = __ldcs(reinterpret_cast<unsigned const*>(from));
     __builtin_memcpy(&to, &word, bytes);
-  } else {
-#pragma unroll
-    for (int v = 0; v < Count; ++v) to[v] = from[v];
   }
 }
 
 template <int Count, typename T>
 __device__ void store_row(T* to, T const (&from)[Count]) {
   constexpr unsigned bytes = Count * sizeof(T);
+  static_assert(bytes == 8 || bytes % 16 == 0);
   if constexpr (bytes % 16 == 0) {
     uint4 words[bytes / 16];
     __builtin_memcpy(&words, &from, bytes);
 #pragma unroll
     for (unsigned w = 0; w < bytes / 16; ++w) reinterpret_cast<uint4*>(to)[w] = words[w];
-  } else if constexpr (bytes == 8) {
+  } else {
     uint2 word;
     __builtin_memcpy(&word, &from, bytes);
     *reinterpret_cast<uint2*>(to) = word;
-  } else {
-#pragma unroll
-    for (int v = 0; v < Count; ++v) to[v] = from[v];
   }
+}
+
+/// Gradients of tokens that are not in the loss.
+template <int Count, typename T>
+__device__ void clear_row(T* to) {
+  T zeros[Count];
+#pragma unroll
+  for (T& value : zeros) value = static_cast<T>(0.0f);
+  store_row(to, zeros);
+}
+
+/// The lanes' values joined in a fixed order, in lane 0.
+template <typename T, typename Join>
+__device__ T warp_join(T value, Join join) {
+#pragma unroll
+  for (unsigned offset = gpu::detail::lanes / 2; offset > 0; offset /= 2)
+    value = join(value, __shfl_down_sync(gpu::detail::all_lanes, value, offset));
+  return value;
 }
 
 /// Sums of one lane.
@@ -74,7 +88,8 @@ struct lane_record {
     policy_loss += static_cast<double>(token.policy_loss);
     log_ratio += static_cast<double>(token.log_ratio);
     ratio += static_cast<double>(token.ratio);
-    add_ratio(token.ratio);
+    ratio_min = fmin(ratio_min, token.ratio);
+    ratio_max = fmax(ratio_max, token.ratio);
     saturated += token.saturated;
     clipped_low += token.clipped_low;
     clipped_high += token.clipped_high;
@@ -85,149 +100,126 @@ struct lane_record {
       entropy_loss += static_cast<double>(token.entropy_loss);
     }
   }
-  __device__ void add_ratio(F value) {
-    ratio_min = value < ratio_min ? value : ratio_min;
-    ratio_max = value > ratio_max ? value : ratio_max;
-  }
 
-  [[nodiscard]] __device__ host::loss_record record() const {
-    host::loss_record result;
-    result.policy_loss = policy_loss;
-    result.kl_loss = kl_loss;
-    result.entropy_loss = entropy_loss;
-    result.tokens = tokens;
-    result.turns = turns;
-    result.non_finite = non_finite;
-    result.saturated = saturated;
-    result.clipped_low = clipped_low;
-    result.clipped_high = clipped_high;
-    result.log_ratio_sum = log_ratio;
-    result.ratio_sum = ratio;
-    result.ratio_min = static_cast<double>(ratio_min);
-    result.ratio_max = static_cast<double>(ratio_max);
-    result.kl_sum = kl;
-    result.entropy_sum = entropy;
-    return result;
+  /// Of the whole warp, in lane 0.
+  template <bool Extras>
+  [[nodiscard]] __device__ host::loss_record warp_total() const {
+    auto const sum = [](double value) { return warp_join(value, [](double a, double b) { return a + b; }); };
+    auto const count = [](std::int32_t value) { return __reduce_add_sync(gpu::detail::all_lanes, value); };
+    host::loss_record total;
+    total.policy_loss = sum(policy_loss);
+    total.tokens = count(tokens);
+    total.turns = count(turns);
+    total.non_finite = count(non_finite);
+    total.saturated = count(saturated);
+    total.clipped_low = count(clipped_low);
+    total.clipped_high = count(clipped_high);
+    total.log_ratio_sum = sum(log_ratio);
+    total.ratio_sum = sum(ratio);
+    total.ratio_min = static_cast<double>(warp_join(ratio_min, [](F a, F b) { return fmin(a, b); }));
+    total.ratio_max = static_cast<double>(warp_join(ratio_max, [](F a, F b) { return fmax(a, b); }));
+    if constexpr (Extras) {
+      total.kl_loss = sum(kl_loss);
+      total.entropy_loss = sum(entropy_loss);
+      total.kl_sum = sum(kl);
+      total.entropy_sum = sum(entropy);
+    }
+    return total;
   }
 };
 
-/// `Count` tokens in a row: current and old are there, the rest is read where it is needed.
-template <int Count, bool Extras, typename Policy, typename Inputs, typename Outputs>
-struct token_row {
-  using F = typename Inputs::number;
-
-  Inputs const& in;
-  Outputs const& out;
-  Policy const& policy;
-  host::loss_options const& options;
-
-  /// @param turn_of  the turn_values of the row's token v.
-  template <typename Current, typename Old, typename TurnOf>
-  __device__ void operator()(std::int64_t first, Current const (&current)[Count], Old const (&old)[Count],
-                             TurnOf turn_of, lane_record<F>& sums) const {
-    host::detail::token_values<F> values[Count];
-    read(first, current, old, turn_of, values);
-    F slope[Count];
-    bool done = false;
-    if constexpr (!Extras) done = is_plain(values) && add_plain(values, slope, sums);
-    if (!done) add_any(first, values, slope, sums);
-    write(out.gradient, first, slope);
-  }
-
- private:
-  template <typename Current, typename Old, typename TurnOf>
-  __device__ void read(std::int64_t first, Current const (&current)[Count], Old const (&old)[Count], TurnOf turn_of,
-                       host::detail::token_values<F> (&values)[Count]) const {
-    std::uint8_t mask[Count], selected[Count];
-    if (!in.mask.empty()) load_row(in.mask.data() + first, mask);
-    if constexpr (host::uses_selection<Policy>) load_row(in.selected.data() + first, selected);
-    typename std::remove_const_t<typename decltype(in.token_advantage)::element_type> advantage[Count];
-    bool const by_token = !in.token_advantage.empty();
-    if (by_token) load_row(in.token_advantage.data() + first, advantage);
+/// `Count` neighbours of one turn, none of them masked. False, with nothing stored or added, if not all of them are as
+/// evaluate_plain takes them.
+/// @param advantage_of  the advantage of the row's token v.
+template <int Count, typename Work, typename Current, typename Old, typename AdvantageOf>
+__device__ bool plain_row(Work const& work, std::size_t first, Current const (&current)[Count], Old const (&old)[Count],
+                          turn_values<typename Work::F> const& turn, AdvantageOf advantage_of,
+                          lane_record<typename Work::F>& sums) {
+  using F = typename Work::F;
+  using policy_type = decltype(work.policy);
+  using gradient_type = typename decltype(work.out.gradient)::element_type;
+  std::uint8_t selected[Count];
+  if constexpr (host::uses_selection<policy_type>) load_row(work.in.selected.data() + first, selected);
+  gradient_type gradient[Count];
+  F policy_loss = 0, log_ratio = 0, ratio = 0, furthest = 0, squares = 0, low = sums.ratio_min, high = sums.ratio_max;
+  int clipped_low = 0, clipped_high = 0;
 #pragma unroll
-    for (int v = 0; v < Count; ++v) {
-      turn_values<F> const turn = turn_of(v);
-      auto& value = values[v];
-      value = {};
-      value.current = static_cast<F>(current[v]);
-      value.old = static_cast<F>(old[v]);
-      value.advantage = by_token ? static_cast<F>(advantage[v]) : turn.advantage;
-      value.turn_ratio = turn.ratio;
-      value.scale = turn.scale;
-      value.on = turn.scale != 0 && (in.mask.empty() || mask[v] != 0);
-      if constexpr (host::uses_selection<Policy>) value.selected = selected[v] != 0;
-      if constexpr (Extras) {
-        auto const at = static_cast<std::size_t>(first + v);
-        value.weight = in.weight.empty() ? F{1} : static_cast<F>(in.weight[at]);
-        value.reference = in.reference_logprob.empty() ? value.current : static_cast<F>(in.reference_logprob[at]);
-        if (!in.entropy.empty()) value.entropy = static_cast<F>(in.entropy[at]);
-      }
-    }
+  for (int v = 0; v < Count; ++v) {
+    host::detail::token_values<F> values{};
+    values.current = static_cast<F>(current[v]);
+    values.old = static_cast<F>(old[v]);
+    values.advantage = advantage_of(v);
+    values.turn_ratio = turn.ratio;
+    values.scale = turn.scale;
+    if constexpr (host::uses_selection<policy_type>) values.selected = selected[v] != 0;
+    auto const token = host::detail::evaluate_plain(work.policy, values);
+    gradient[v] = host::detail::gradient_as<gradient_type>(token.slope);
+    policy_loss += token.value;
+    log_ratio += token.log_ratio;
+    ratio += token.ratio;
+    furthest = fmax(furthest, fabs(token.log_ratio));
+    squares += token.squares;
+    low = fmin(low, token.ratio);
+    high = fmax(high, token.ratio);
+    clipped_low += token.clipped_low;
+    clipped_high += token.clipped_high;
   }
+  // The sum is there for NaN, which the maximum drops.
+  auto const limit = static_cast<F>(work.options.log_ratio_limit);
+  constexpr F most = static_cast<F>(host::detail::term_limit<F>);
+  if (!(furthest <= limit && fabs(log_ratio) <= Count * limit && squares <= most * most)) return false;
+  store_row(work.out.gradient.data() + first, gradient);
+  sums.policy_loss += static_cast<double>(policy_loss);
+  sums.log_ratio += static_cast<double>(log_ratio);
+  sums.ratio += static_cast<double>(ratio);
+  sums.ratio_min = low;
+  sums.ratio_max = high;
+  sums.tokens += Count;
+  sums.clipped_low += clipped_low;
+  sums.clipped_high += clipped_high;
+  return true;
+}
 
-  /// Whether all tokens are as evaluate_plain takes them.
-  [[nodiscard]] __device__ bool is_plain(host::detail::token_values<F> const (&values)[Count]) const {
-    auto const limit = static_cast<F>(options.log_ratio_limit);
-    bool plain = true;
-#pragma unroll
-    for (int v = 0; v < Count; ++v) {
-      F const d = values[v].current - values[v].old;
-      plain = plain && values[v].on && d <= limit && d >= -limit;
-    }
-    return plain;
-  }
+template <int Count, typename Work, typename Current, typename Old>
+__device__ bool plain_row(Work const& work, std::size_t first, Current const (&current)[Count], Old const (&old)[Count],
+                          turn_values<typename Work::F> const& turn, lane_record<typename Work::F>& sums) {
+  using F = typename Work::F;
+  if (work.in.token_advantage.empty())
+    return plain_row(
+        work, first, current, old, turn, [&](int) { return turn.advantage; }, sums);
+  std::remove_const_t<typename decltype(work.in.token_advantage)::element_type> advantage[Count];
+  load_row(work.in.token_advantage.data() + first, advantage);
+  return plain_row(
+      work, first, current, old, turn, [&](int v) { return static_cast<F>(advantage[v]); }, sums);
+}
 
-  /// False if a term is too large; nothing is then added.
-  __device__ bool add_plain(host::detail::token_values<F> const (&values)[Count], F (&slope)[Count],
-                            lane_record<F>& sums) const {
-    F policy_loss{}, log_ratio{}, ratio{}, squares{}, low = sums.ratio_min, high = sums.ratio_max;
-    int clipped_low = 0, clipped_high = 0;
-#pragma unroll
-    for (int v = 0; v < Count; ++v) {
-      auto const token = host::detail::evaluate_plain(policy, values[v]);
-      slope[v] = token.slope;
-      policy_loss += token.value;
-      log_ratio += token.log_ratio;
-      ratio += token.ratio;
-      squares += token.squares;
-      low = token.ratio < low ? token.ratio : low;
-      high = token.ratio > high ? token.ratio : high;
-      clipped_low += token.clipped_low;
-      clipped_high += token.clipped_high;
-    }
-    constexpr F most = static_cast<F>(host::detail::term_limit<F>);
-    if (!(squares <= most * most)) return false;
-    sums.policy_loss += static_cast<double>(policy_loss);
-    sums.log_ratio += static_cast<double>(log_ratio);
-    sums.ratio += static_cast<double>(ratio);
-    sums.ratio_min = low;
-    sums.ratio_max = high;
-    sums.tokens += Count;
-    sums.clipped_low += clipped_low;
-    sums.clipped_high += clipped_high;
-    return true;
+/// One token, whatever it is.
+template <bool Extras, typename Work>
+__device__ void any_token(Work const& work, std::size_t n, turn_values<typename Work::F> const& turn,
+                          lane_record<typename Work::F>& sums) {
+  using F = typename Work::F;
+  using policy_type = decltype(work.policy);
+  using gradient_type = typename decltype(work.out.gradient)::element_type;
+  auto const& in = work.in;
+  host::detail::token_values<F> values{};
+  values.current = static_cast<F>(in.current_logprob[n]);
+  values.old = static_cast<F>(in.old_logprob[n]);
+  values.advantage = in.token_advantage.empty() ? turn.advantage : static_cast<F>(in.token_advantage[n]);
+  values.turn_ratio = turn.ratio;
+  values.scale = turn.scale;
+  values.on = turn.scale != 0 && (in.mask.empty() || in.mask[n] != 0);
+  if constexpr (host::uses_selection<policy_type>) values.selected = in.selected[n] != 0;
+  if constexpr (Extras) {
+    values.weight = in.weight.empty() ? F{1} : static_cast<F>(in.weight[n]);
+    values.reference = in.reference_logprob.empty() ? values.current : static_cast<F>(in.reference_logprob[n]);
+    if (!in.entropy.empty()) values.entropy = static_cast<F>(in.entropy[n]);
   }
-
-  __device__ void add_any(std::int64_t first, host::detail::token_values<F> const (&values)[Count], F (&slope)[Count],
-                          lane_record<F>& sums) const {
-    F entropy_slope[Count];
-#pragma unroll
-    for (int v = 0; v < Count; ++v) {
-      auto const token = host::detail::evaluate<Extras>(policy, options, values[v]);
-      slope[v] = token.gradient;
-      entropy_slope[v] = token.in_loss ? static_cast<F>(-options.entropy_coefficient) * values[v].scale : F{0};
-      sums.template add<Extras>(token, values[v].on);
-    }
-    if (Extras && !out.entropy_gradient.empty()) write(out.entropy_gradient, first, entropy_slope);
-  }
-
-  template <typename Gradient>
-  __device__ void write(device_span<Gradient> to, std::int64_t first, F const (&from)[Count]) const {
-    Gradient values[Count];
-#pragma unroll
-    for (int v = 0; v < Count; ++v) values[v] = host::detail::gradient_as<Gradient>(from[v]);
-    store_row(to.data() + first, values);
-  }
-};
+  auto const token = host::detail::evaluate<Extras>(work.policy, work.options, values);
+  work.out.gradient[n] = host::detail::gradient_as<gradient_type>(token.gradient);
+  if (Extras && !work.out.entropy_gradient.empty())
+    work.out.entropy_gradient[n] = host::detail::gradient_as<gradient_type>(
+        token.in_loss ? host::detail::entropy_slope(work.options, values.scale) : F{0});
+  sums.template add<Extras>(token, values.on);
+}
 
 }  // namespace turnwise::gpu::loss::detail

@@ -2,7 +2,7 @@
 /// The launches of mismatch: turns, then length classes, groups and sums, then the record.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/metrics/detail/mismatch_counts.cuh>
 #include <turnwise/gpu/rejection/ratio_band.cuh>
 #include <turnwise/gpu/reward/kernel_reward.cuh>

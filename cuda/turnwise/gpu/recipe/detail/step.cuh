@@ -27,9 +27,9 @@ using turnwise::importance::turn_statistics;
 /// device.
 template <logprob_value Old, logprob_value Rollout, real E>
 struct step_inputs {
-  token_logprobs<Old, Rollout> tokens{};
-  reward::evaluation<E> evaluation{};
-  device_span<double const> given_reward{};
+  token_logprobs<Old, Rollout> tokens{};     ///< [N] each
+  reward::evaluation<E> evaluation{};        ///< [S] each
+  device_span<double const> given_reward{};  ///< [S] or empty
 };
 
 /// Where a step writes; spans that are empty are not wanted.

@@ -3,8 +3,10 @@
 /// (turnwise/rejection/detail/group_rule.hpp), with sums in the host's order.
 #pragma once
 
-#include <turnwise/gpu/core/grouping.cuh>
+#include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/core/ordered_sum.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
+#include <turnwise/gpu/core/status.cuh>
 #include <turnwise/rejection/detail/group_rule.hpp>
 
 #include <cstddef>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <turnwise/gpu/core/device_span.cuh>
+#include <turnwise/gpu/core/rollout.cuh>
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/core/warp.cuh>
 

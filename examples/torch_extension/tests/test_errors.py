@@ -1,0 +1,150 @@
+import pytest
+import reference
+import torch
+
+import turnwise_torch as tw
+
+
+@pytest.fixture
+def world(make_batch, device):
+    """A batch and the arguments of a good call."""
+    r = reference.random_rollouts(7)
+    good = dict(
+        old_logprob=r.old.to(device),
+        rollout_logprob=r.rollout.to(device),
+        mask=r.mask.to(device),
+        reward=r.reward.to(device),
+        step=0,
+        profiling_filter=False,
+    )
+    tw.dr_kernel(make_batch(r, device), **good)
+    return make_batch(r, device), good
+
+
+def strided(tensor):
+    return torch.stack([tensor, tensor], dim=1)[:, 0]
+
+
+@pytest.mark.parametrize(
+    "name, change, message",
+    [
+        ("rollout_logprob", torch.Tensor.double, "rollout_logprob has elements of type float64, expected float32"),
+        ("old_logprob", torch.Tensor.double, "old_logprob has dtype float64, expected float32 or bfloat16"),
+        ("old_logprob", torch.Tensor.half, "old_logprob has dtype float16"),
+        ("rollout_logprob", torch.Tensor.bfloat16, "rollout_logprob has elements of type bfloat16"),
+        ("reward", torch.Tensor.float, "reward has elements of type float32, expected float64"),
+        ("mask", torch.Tensor.float, "mask has elements of type float32, expected uint8"),
+        ("reward", lambda x: x[1:], "given_reward has .* elements, expected .* (one a turn)"),
+        ("old_logprob", lambda x: x[1:], "old_logprob has .* elements, expected .* (one a token of the batch)"),
+        ("rollout_logprob", lambda x: x[1:], "rollout_logprob has .* elements"),
+        ("mask", lambda x: x[1:], "mask has .* elements"),
+        ("rollout_logprob", strided, "rollout_logprob is not contiguous: dimension 0 has stride 2, expected 1"),
+        ("reward", strided, "reward is not contiguous"),
+        ("old_logprob", lambda x: x.clone().requires_grad_(), "old_logprob requires grad, but gets none here"),
+        ("reward", lambda x: None, "correct has 0 elements"),
+        ("step", lambda x: 0.5, "step = 0.5, expected a whole number"),
+        ("step", lambda x: -1, "step = -1"),
+        ("profiling_filter", lambda x: True, "correct has 0 elements"),
+    ],
+)
+def test_bad_tensors_name_the_argument(world, name, change, message):
+    batch, good = world
+    bad = {**good, name: change(good[name])}
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        tw.dr_kernel(batch, **bad)
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (dict(ratio_bnd={}), "unknown option ratio_bnd, expected one of .*ratio_band.low"),
+        (dict(ratio_band=dict(lo=1)), "unknown option ratio_band.lo"),
+        (dict(ratio_band=dict(low=-1.0)), "ratio_band: low = -1"),
+        (dict(ratio_band=dict(low="1")), "ratio_band.low is not a number"),
+        (dict(ratio_band=dict(level="turns")), 'ratio_band.level is "turns", expected one of turn, trajectory'),
+        (dict(discounted_return=dict(gamma=1.5)), "gamma = 1.5"),
+        (dict(preset="papers"), "preset is"),
+        (dict(ratio_band=3), "ratio_band is not True or False"),
+    ],
+)
+def test_bad_options(world, options, message):
+    batch, good = world
+    with pytest.raises(ValueError, match=message):
+        tw.dr_kernel(batch, **good, **options)
+
+
+def test_other_types_are_no_tensors(world):
+    batch, good = world
+    with pytest.raises(TypeError, match="reward is a list, expected a torch.Tensor"):
+        tw.dr_kernel(batch, **{**good, "reward": good["reward"].tolist()})
+    with pytest.raises(TypeError, match="option ratio_band is a list"):
+        tw.dr_kernel(batch, **good, ratio_band=[1])
+    with pytest.raises(TypeError):
+        tw.dr_kernel(batch, **{name: value for name, value in good.items() if name != "step"})
+
+
+def test_gradients_may_be_off(world):
+    batch, good = world
+    with torch.no_grad():
+        tw.dr_kernel(batch, **{**good, "old_logprob": good["old_logprob"].clone().requires_grad_()})
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_one_device_alone(world, device, cuda, place):
+    batch, good = world
+    if place == device:
+        pytest.skip("the same device")
+    with pytest.raises(
+        ValueError, match=f"rollout_logprob is on {place}.*, expected {'cuda:0' if place == 'cpu' else 'host'}"
+    ):
+        tw.dr_kernel(batch, **{**good, "rollout_logprob": good["rollout_logprob"].to(place)})
+
+
+def test_unknown_devices():
+    with pytest.raises(ValueError, match="tensors are on meta"):
+        tw.token_logprob(torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta"))
+
+
+def test_batches_that_do_not_fit():
+    offsets, ids = torch.tensor([0, 1, 3]), torch.tensor([0, 1])
+    tokens = torch.tensor([0, 1, 2, 3])
+    with pytest.raises(ValueError, match="either token_offsets, or turn_begin and turn_end"):
+        tw.Batch(offsets, ids, ids, tokens=3)
+    with pytest.raises(ValueError, match="either token_offsets, or turn_begin and turn_end"):
+        tw.Batch(offsets, ids, ids, tokens, turn_begin=tokens[1:], turn_end=tokens[1:], tokens=3)
+    with pytest.raises(ValueError, match="either token_offsets, or turn_begin and turn_end"):
+        tw.Batch(offsets, ids, ids, turn_begin=tokens[1:], tokens=3)
+    with pytest.raises(ValueError, match="token_offsets has no element"):
+        tw.Batch(offsets, ids, ids, ids[:0], tokens=3)
+    with pytest.raises(ValueError, match="turn_begin has 2 elements, expected 3"):
+        tw.Batch(offsets, ids, ids, tokens[:3], tokens=3)
+    with pytest.raises(ValueError, match=r"turn 2 has tokens \[2, 3\), expected a range within \[0, 2\)"):
+        tw.Batch(offsets, ids, ids, tokens, tokens=2)
+    with pytest.raises(ValueError, match="group_id has elements of type int32, expected int64"):
+        tw.Batch(offsets, ids.int(), ids, tokens, tokens=3)
+    with pytest.raises(ValueError, match="group_id has 1 elements, expected 2"):
+        tw.Batch(offsets, ids[:1], ids, tokens, tokens=3)
+    with pytest.raises(ValueError, match="twice in group 5"):
+        tw.make_grouping(tw.Batch(offsets, torch.tensor([5, 5]), torch.tensor([1, 1]), tokens, tokens=3))
+    with pytest.raises(ValueError, match='by is "prompt", expected one of group, turn, batch'):
+        tw.make_grouping(tw.Batch(offsets, ids, ids, tokens, tokens=3), "prompt")
+    with pytest.raises(ValueError, match="like has 1 dimensions"):
+        tw.Batch.padded(offsets, ids, ids, torch.zeros(3))
+
+
+def test_bad_content_is_told_when_asked(cuda):
+    offsets, ids = torch.tensor([0, 1, 3], device=cuda), torch.tensor([4, 4], device=cuda)
+    tokens = torch.tensor([0, 1, 2, 3], device=cuda)
+    batch = tw.Batch(offsets, ids, torch.tensor([1, 1], device=cuda), tokens, tokens=3)
+    with pytest.raises(ValueError, match="trajectory_id occurs twice in a group, at trajectory 1"):
+        batch.check()
+    batch = tw.Batch(offsets, ids, torch.tensor([0, 1], device=cuda), tokens, tokens=2)
+    with pytest.raises(ValueError, match="a token range leaves the token arrays, at turn 2"):
+        batch.check()
+    batch = tw.Batch(offsets, ids, torch.tensor([0, 1], device=cuda), tokens, tokens=3)
+    batch.check()
+    logprob = torch.zeros(3, device=cuda)
+    infinite = torch.tensor([0, torch.inf, 0], dtype=torch.float64, device=cuda)
+    step = tw.dr_kernel(batch, logprob, logprob, reward=infinite, step=0, profiling_filter=False)
+    with pytest.raises(ValueError, match="a reward is infinite or beyond the magnitude limit, at turn 1"):
+        tw.check(step.status)

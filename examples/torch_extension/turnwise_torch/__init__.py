@@ -1,0 +1,275 @@
+"""turnwise on PyTorch tensors: advantages, keep masks and policy losses for multi-turn rollouts.
+
+    import turnwise_torch as tw
+    batch = tw.Batch(trajectory_offsets, group_id, trajectory_id, token_offsets, tokens=old_logprob.numel())
+    step = tw.dr_kernel(batch, old_logprob, rollout_logprob, reward=reward, step=0, profiling_filter=False)
+    step.advantage, step.keep
+
+Tensors are on one device, cpu or cuda, without gaps. Numbers of a turn are float64, those of a token float32 or
+bfloat16 (old and rollout log-probs alike), ids and offsets int64, flags bool or uint8. S turns, J trajectories, N
+tokens. Options have the names of the C++ option structs; a part of a recipe is a dict of its options, or False for off.
+
+On CUDA every call enqueues on PyTorch's current stream, takes its memory from PyTorch's allocator, does not wait for
+the device and can be captured in a torch.cuda.graph. Bad content is recorded in a status tensor there, and check()
+raises it; what does not fit in size, dtype, device or layout raises ValueError at once, on both devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import _C
+from .losses import policy_loss_from_logits, ppo_clip, token_logprob
+from .records import LossRecord, Statistics, Step
+from .tensors import flat_options, given
+
+__all__ = [
+    "Batch",
+    "Grouping",
+    "LossRecord",
+    "Statistics",
+    "Step",
+    "aggregate",
+    "begin_reasons",
+    "check",
+    "discounted_return",
+    "dr_kernel",
+    "leave_one_out",
+    "log_ratio_statistics",
+    "make_grouping",
+    "new_status",
+    "per_token",
+    "policy_loss_from_logits",
+    "ppo_clip",
+    "ratio_band",
+    "token_logprob",
+    "token_veto",
+    "usable_tokens",
+]
+
+
+def new_status(device) -> Tensor:
+    """A status record in which nothing is wrong; calls on the device add to it."""
+    return torch.zeros(1, dtype=torch.int64, device=device)
+
+
+def check(status: Tensor) -> None:
+    """Raises ValueError if a call reported bad content; waits for the device. On the cpu calls raise by themselves."""
+    _C.check_status(status)
+
+
+class Batch:
+    """Where the tokens of each turn are, and which turns form a trajectory and a group (a prompt).
+
+    trajectory_offsets [J + 1], group_id [J], trajectory_id [J] (unique in its group); turns in time order. The tokens
+    of turn s are [token_offsets[s], token_offsets[s + 1]) of arrays of `tokens` elements; or give turn_begin and
+    turn_end [S] for turns that stand in another order or have gaps between them. turn_index [S]: strictly increasing in
+    a trajectory, if it is not the position; turn_valid [S]: 0 for turns to leave out. in_token_order: turns stand in
+    the order of their tokens, which spares a sort on CUDA and is checked there.
+
+    Views its tensors: they must not change while the batch is in use. The grouping by (group, turn index), which
+    dr_kernel takes, is built here. `status` gathers what any call on this batch found wrong; see check().
+    """
+
+    def __init__(
+        self,
+        trajectory_offsets: Tensor,
+        group_id: Tensor,
+        trajectory_id: Tensor,
+        token_offsets: Optional[Tensor] = None,
+        *,
+        tokens: int,
+        turn_begin: Optional[Tensor] = None,
+        turn_end: Optional[Tensor] = None,
+        turn_index: Optional[Tensor] = None,
+        turn_valid: Optional[Tensor] = None,
+        in_token_order: bool = False,
+    ):
+        if (token_offsets is None) == (turn_begin is None) or (turn_begin is None) != (turn_end is None):
+            raise ValueError("Batch: expected either token_offsets, or turn_begin and turn_end")
+        if token_offsets is not None:
+            if token_offsets.dim() != 1 or token_offsets.numel() == 0:
+                raise ValueError("Batch: token_offsets has no element, expected one a turn, and one")
+            turn_begin, turn_end, in_token_order = token_offsets[:-1], token_offsets[1:], True
+        self.tokens = tokens
+        self.turns = turn_begin.numel()
+        self.status = new_status(trajectory_offsets.device)
+        named = given(
+            "Batch",
+            trajectory_offsets=trajectory_offsets,
+            group_id=group_id,
+            trajectory_id=trajectory_id,
+            turn_begin=turn_begin,
+            turn_end=turn_end,
+            turn_index=turn_index,
+            turn_valid=turn_valid,
+            status=self.status,
+        )
+        self._C = _C.make_batch(named, tokens, in_token_order)
+
+    @classmethod
+    def padded(
+        cls,
+        trajectory_offsets: Tensor,
+        group_id: Tensor,
+        trajectory_id: Tensor,
+        like: Tensor,
+        *,
+        length: Optional[Tensor] = None,
+        **more: Any,
+    ) -> Batch:
+        """For token arrays [S, width] such as `like`, one turn a row: nothing is copied.
+
+        length [S]: the tokens of a row from its left; without it all of a row, of which the mask of each call tells the
+        tokens of the turn (right or left padding, observations in between). more: turn_index, turn_valid.
+        """
+        if like.dim() != 2:
+            raise ValueError(f"Batch.padded: like has {like.dim()} dimensions, expected [turns, width]")
+        rows, width = like.shape
+        begin = torch.arange(rows, device=like.device) * width
+        end = begin + (width if length is None else length)
+        ids = (trajectory_offsets, group_id, trajectory_id)
+        return cls(*ids, turn_begin=begin, turn_end=end, tokens=like.numel(), in_token_order=True, **more)
+
+    def check(self) -> None:
+        """check() of what all calls on this batch reported."""
+        check(self.status)
+
+
+class Grouping:
+    """Which turns are compared with each other; of make_grouping."""
+
+    def __init__(self, batch: Batch, by: str):
+        self.batch = batch
+        self._C = batch._C.make_grouping(by)
+
+
+def make_grouping(batch: Batch, by: str = "turn") -> Grouping:
+    """Groups by "turn" (the prompt and the turn index), "group" (the prompt) or "batch"."""
+    return Grouping(batch, by)
+
+
+def leave_one_out(groups: Grouping, turn_return: Tensor, reasons: Optional[Tensor] = None, **options: Any) -> Tensor:
+    """Advantage [S] of each turn over the mean return of the others of its group.
+
+    Options of leave_one_out_options: singleton, exclude, members, allow_kept_with_keep, scale, epsilon.
+    """
+    named = given("leave_one_out", turn_return=turn_return, reasons=reasons)
+    return groups._C.leave_one_out(named, flat_options(options))["advantage"]
+
+
+def begin_reasons(batch: Batch) -> Tensor:
+    """Reasons [S] int32: 1 where the caller flagged a turn off, else 0. A turn with reasons 0 is kept."""
+    return batch._C.begin_reasons()["reasons"]
+
+
+def discounted_return(batch: Batch, reward: Tensor, reasons: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
+    """Returns [S] and the reasons, with those of turns whose reward is missing (NaN) added.
+
+    Options of discounted_return_options: gamma, unscored.
+    """
+    named = given("discounted_return", reward=reward, reasons=reasons)
+    out = batch._C.discounted_return(named, flat_options(options))
+    return out["turn_return"], out["reasons"]
+
+
+def log_ratio_statistics(
+    batch: Batch, old_logprob: Tensor, rollout_logprob: Tensor, mask: Optional[Tensor] = None
+) -> Statistics:
+    """Exact statistics of each turn's log ratios old - rollout, in one pass over the tokens."""
+    named = given("log_ratio_statistics", old_logprob=old_logprob, rollout_logprob=rollout_logprob, mask=mask)
+    return Statistics(batch._C.log_ratio_statistics(named)["statistics"])
+
+
+def usable_tokens(batch: Batch, statistics: Statistics, reasons: Tensor, **options: Any) -> Tensor:
+    """The reasons, with those of turns without tokens or with log ratios that are not finite: before the ratio rules.
+
+    Options of usable_tokens_options: non_finite, non_finite_scope.
+    """
+    named = given("usable_tokens", statistics=statistics.words, reasons=reasons)
+    return batch._C.usable_tokens(named, flat_options(options))["reasons"]
+
+
+def ratio_band(batch: Batch, statistics: Statistics, reasons: Tensor, **options: Any) -> Tensor:
+    """The reasons, with those of turns whose ratio, or whose trajectory's ratio, leaves [low, high].
+
+    Options of ratio_band_options: level, kind, low, high.
+    """
+    named = given("ratio_band", statistics=statistics.words, reasons=reasons)
+    return batch._C.ratio_band(named, flat_options(options))["reasons"]
+
+
+def token_veto(batch: Batch, statistics: Statistics, reasons: Tensor, **options: Any) -> Tensor:
+    """The reasons, with those of turns, or trajectories, in which a token's ratio is below the threshold.
+
+    Options of token_veto_options: threshold, veto_scope, outlier.
+    """
+    named = given("token_veto", statistics=statistics.words, reasons=reasons)
+    return batch._C.token_veto(named, flat_options(options))["reasons"]
+
+
+def dr_kernel(
+    batch: Batch,
+    old_logprob: Tensor,
+    rollout_logprob: Tensor,
+    mask: Optional[Tensor] = None,
+    *,
+    reward: Optional[Tensor] = None,
+    correct: Optional[Tensor] = None,
+    speedup: Optional[Tensor] = None,
+    generated_us: Optional[Tensor] = None,
+    total_us: Optional[Tensor] = None,
+    compiled: Optional[Tensor] = None,
+    decoy: Optional[Tensor] = None,
+    rule_violation: Optional[Tensor] = None,
+    step: int,
+    seed: int = 0,
+    preset: str = "paper",
+    token_outputs: bool = True,
+    **options: Any,
+) -> Step:
+    """The training step of Dr. Kernel: rewards, returns, turn-level leave-one-out advantages and keep decisions.
+
+    reward [S] takes the place of the one that is formed of correct, speedup, generated_us and total_us; NaN: missing.
+    step and seed are the key of the profiling filter's draws, so `step` counts up. preset: "paper" or "released".
+    Options, each a dict: kernel_reward, discounted_return, leave_one_out, usable_tokens; and, with False for off,
+    ratio_band, token_veto, profiling_filter. token_outputs=False leaves out Step.token_advantage and token_mask.
+    """
+    named = given(
+        "dr_kernel",
+        old_logprob=old_logprob,
+        rollout_logprob=rollout_logprob,
+        mask=mask,
+        reward=reward,
+        correct=correct,
+        speedup=speedup,
+        generated_us=generated_us,
+        total_us=total_us,
+        compiled=compiled,
+        decoy=decoy,
+        rule_violation=rule_violation,
+    )
+    fields = flat_options({"step": step, "seed": seed, "preset": preset, **options})
+    return Step(batch._C.dr_kernel(named, fields, token_outputs), batch.status, old_logprob.shape)
+
+
+def per_token(
+    batch: Batch, values: Tensor, reasons: Optional[Tensor] = None, mask: Optional[Tensor] = None
+) -> tuple[Tensor, Tensor]:
+    """A value of each turn [S] spread over its tokens [N] as float32, and the mask; both 0 where a turn is not kept."""
+    if reasons is None:
+        reasons = begin_reasons(batch)
+    out = batch._C.per_token(given("per_token", values=values, reasons=reasons, mask=mask))
+    return out["token_values"], out["token_mask"].view(torch.bool)
+
+
+def aggregate(batch: Batch, reasons: Tensor, mask: Optional[Tensor] = None, **options: Any) -> Tensor:
+    """The factor [S] by which the token losses of each turn enter the loss; 0 where the turn is not kept.
+
+    Options of aggregate_options: mean, unit, scope, denominator, nominal, norm.
+    """
+    named = given("aggregate", reasons=reasons, mask=mask)
+    return batch._C.aggregate(named, flat_options(options))["turn_scale"]

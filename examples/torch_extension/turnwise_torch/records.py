@@ -1,0 +1,94 @@
+"""What calls return: views of records that the C++ library wrote, so nothing here waits for the device."""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+LOG_RATIO_UNIT = 2.0**-24
+
+
+class Statistics:
+    """Statistics of each turn's log ratios; all [S]. turnwise::importance::turn_statistics."""
+
+    def __init__(self, words: Tensor):
+        self.words = words  # [S, 6]: the record as it is
+        numbers = words.view(torch.float64)
+        self.count = words[:, 0]
+        self.sum = words[:, 1]  # in units of 2^-24 nats
+        self.min = numbers[:, 2]
+        self.max = numbers[:, 3]
+        self.non_finite = words[:, 4]
+        self.saturated = words[:, 5]
+
+    @property
+    def log_sum(self) -> Tensor:
+        return self.sum.double() * LOG_RATIO_UNIT
+
+    @property
+    def log_mean(self) -> Tensor:
+        return self.log_sum / self.count.clamp(min=1)
+
+
+class Step:
+    """Results of dr_kernel. [S]: reward, turn_return, advantage (float64), reasons (int32), keep (bool), statistics.
+
+    In the shape of old_logprob: token_advantage (float32) and token_mask (bool), 0 where a turn is not kept; None if
+    they were not asked for. A turn that is not kept has its advantage too. status: see check().
+    """
+
+    def __init__(self, out: dict[str, Tensor], status: Tensor, shape: torch.Size):
+        self.reward = out["reward"]
+        self.turn_return = out["turn_return"]
+        self.advantage = out["advantage"]
+        self.reasons = out["reasons"]
+        self.statistics = Statistics(out["statistics"])
+        self.status = status
+        self.token_advantage: Optional[Tensor] = None
+        self.token_mask: Optional[Tensor] = None
+        if "token_mask" in out:
+            self.token_advantage = out["token_advantage"].view(shape)
+            self.token_mask = out["token_mask"].view(torch.bool).view(shape)
+
+    @property
+    def keep(self) -> Tensor:
+        return self.reasons == 0
+
+
+class LossRecord:
+    """What a loss reports, one number each: turnwise::loss::loss_record."""
+
+    FIELDS = (
+        "policy_loss",
+        "kl_loss",
+        "entropy_loss",
+        "tokens",
+        "turns",
+        "non_finite",
+        "saturated",
+        "clipped_low",
+        "clipped_high",
+        "log_ratio_sum",
+        "ratio_sum",
+        "ratio_min",
+        "ratio_max",
+        "kl_sum",
+        "entropy_sum",
+    )
+    COUNTS = FIELDS[3:9]
+
+    def __init__(self, words: Tensor):
+        self.words = words  # [15]: the record as it is
+        self.numbers = words.view(torch.float64)
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self.FIELDS:
+            raise AttributeError(f"a loss record has no {name}, but {', '.join(self.FIELDS)}")
+        index = self.FIELDS.index(name)
+        return self.words[index] if name in self.COUNTS else self.numbers[index]
+
+    @property
+    def loss(self) -> Tensor:
+        return self.numbers[:3].sum()

@@ -1,0 +1,3 @@
+// Stands for an old copy of the CUDA core libraries.
+#pragma once
+#define CUB_VERSION 200200

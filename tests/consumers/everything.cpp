@@ -1,0 +1,3 @@
+#include <turnwise/turnwise.hpp>
+
+int main() {}

@@ -1,0 +1,18 @@
+# Every compile command of the build in the working directory, without its compiler, source and output: all that is left
+# are include paths and at most one language level.
+file(READ compile_commands.json commands)
+string(JSON count LENGTH "${commands}")
+if(count EQUAL 0)
+  message(FATAL_ERROR "No compile command")
+endif()
+math(EXPR last "${count} - 1")
+foreach(i RANGE ${last})
+  string(JSON command GET "${commands}" ${i} command)
+  separate_arguments(words NATIVE_COMMAND "${command}")
+  list(POP_FRONT words)
+  list(JOIN words " " options)
+  string(REGEX REPLACE " -(I|o |c |isystem )[^ ]+" "" options " ${options}")
+  if(NOT options MATCHES "^( -std=(gnu|c)[+][+][0-9a-z]+)?$")
+    message(FATAL_ERROR "The library brings more than include paths and a language level:${options}\n${command}")
+  endif()
+endforeach()

@@ -1,0 +1,60 @@
+#include <turnwise/gpu/interop/dlpack.cuh>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace dlpack_test {
+
+using turnwise::gpu::interop::dlpack_logits;
+using turnwise::gpu::interop::dlpack_span;
+
+namespace {
+
+template <typename Call>
+std::string message_of(Call call) {
+  try {
+    static_cast<void>(call());
+  } catch (turnwise::precondition_error const& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+// Descriptors alone: no memory is looked at, so none need exist.
+TEST_SUITE("gpu/interop/dlpack") {
+  TEST_CASE("a tensor of the stream's device is a device span; others are refused by name") {
+    std::array<std::int64_t, 3> shape{2, 3, 4}, strides{24, 8, 1};
+    auto* const address = reinterpret_cast<void*>(std::uintptr_t{4096});
+    DLTensor t{address, {kDLCUDA, 1}, 3, {kDLBfloat, 16, 1}, shape.data(), nullptr, 2};
+    auto const span = dlpack_span<__nv_bfloat16 const>(t, 1, "old_logprob");
+    CHECK(reinterpret_cast<std::uintptr_t>(span.data()) == 4098);
+    CHECK(span.size() == 24);
+    t.strides = strides.data();
+    auto const rows = dlpack_logits<__nv_bfloat16>(t, 1, "logits");
+    CHECK(rows.values.size() == 44);
+    CHECK(rows.layout.offset(4) == 32);
+
+    auto const refusal = [&](int device) {
+      return message_of([&] { return dlpack_logits<__nv_bfloat16 const>(t, device, "logits").values; });
+    };
+    CHECK(refusal(0) == "dlpack_logits: logits is on cuda:1, expected cuda:0");
+    t.device.device_type = kDLCUDAManaged;
+    CHECK(refusal(0) == "no error");
+    t.device.device_type = kDLCPU;
+    CHECK(refusal(1) == "dlpack_logits: logits is on cpu, expected cuda:1");
+    CHECK(message_of([&] { return dlpack_span<__nv_bfloat16 const>(t, 0, "x"); }) ==
+          "dlpack_span: x is on cpu, expected cuda:0");
+    t.device = {kDLCUDA, 0};
+    CHECK(message_of([&] { return dlpack_span<__half const>(t, 0, "x"); }) ==
+          "dlpack_span: x has elements of type bfloat16, expected float16");
+  }
+}  // TEST_SUITE
+
+}  // namespace dlpack_test
