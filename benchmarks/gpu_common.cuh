@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace bench {
@@ -40,6 +41,34 @@ double median_seconds(cudaStream_t stream, int repeats, Run run, int in_a_row = 
   gpu::check(cudaEventDestroy(stop), "cudaEventDestroy");
   std::ranges::nth_element(seconds, seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2));
   return seconds[seconds.size() / 2];
+}
+
+/// A captured graph.
+class graph {
+ public:
+  template <typename Enqueue>
+  graph(cudaStream_t stream, Enqueue enqueue) {
+    cudaGraph_t captured;
+    gpu::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+    enqueue();
+    gpu::check(cudaStreamEndCapture(stream, &captured), "cudaStreamEndCapture");
+    gpu::check(cudaGraphInstantiate(&executable_, captured, 0), "cudaGraphInstantiate");
+    gpu::check(cudaGraphDestroy(captured), "cudaGraphDestroy");
+  }
+  graph(graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
+  ~graph() {
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  }
+  void replay(cudaStream_t stream) const { gpu::check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch"); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+/// Median seconds of replaying graphs in rotation.
+inline double rotation_seconds(cudaStream_t stream, std::vector<graph> const& graphs) {
+  return median_seconds(
+      stream, 15, [&](int i) { graphs[static_cast<std::size_t>(i) % graphs.size()].replay(stream); }, 8);
 }
 
 TURNWISE_KERNEL void read_kernel(uint4 const* a, uint4 const* b, std::size_t vectors, unsigned* sink) {

@@ -1,5 +1,5 @@
 # Every topic has a page docs/<topic>.md that names each header of the topic as <topic>/<stem>.hpp (.cuh where there is no
-# host header of that name), and every header that a page names so exists.
+# host header of that name), and every header that a page names so exists. docs/core.md has the number of each reason.
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET CMAKE_CURRENT_LIST_DIR PARENT_PATH root)
 
@@ -35,3 +35,16 @@ foreach(topic IN LISTS topics)
     message(SEND_ERROR "docs/${topic}.md names ${header}, which does not exist")
   endforeach()
 endforeach()
+
+file(READ ${root}/docs/core.md text)
+file(STRINGS ${root}/include/turnwise/core/reason.hpp reasons REGEX "reason_flags [a-z_]+ = 1u <<")
+foreach(line IN LISTS reasons)
+  string(REGEX REPLACE ".* ([a-z_]+) = 1u << ([0-9]+).*" "| \\2 | `\\1` |" row "${line}")
+  string(FIND "${text}" "\n${row}" at)
+  if(at EQUAL -1)
+    message(SEND_ERROR "docs/core.md has no row ${row}")
+  endif()
+endforeach()
+if(NOT reasons)
+  message(SEND_ERROR "no reasons found in core/reason.hpp")
+endif()

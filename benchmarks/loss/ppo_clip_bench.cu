@@ -26,33 +26,6 @@ TURNWISE_KERNEL void fill_kernel(Current* current, Old* old, std::size_t tokens,
   }
 }
 
-/// A captured graph.
-class graph {
- public:
-  template <typename Enqueue>
-  graph(cudaStream_t stream, Enqueue enqueue) {
-    cudaGraph_t captured;
-    gpu::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    enqueue();
-    gpu::check(cudaStreamEndCapture(stream, &captured), "cudaStreamEndCapture");
-    gpu::check(cudaGraphInstantiate(&executable_, captured, 0), "cudaGraphInstantiate");
-    gpu::check(cudaGraphDestroy(captured), "cudaGraphDestroy");
-  }
-  graph(graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
-  ~graph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-  }
-  void replay(cudaStream_t stream) const { gpu::check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch"); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
-
-double rotation_seconds(cudaStream_t stream, std::vector<graph> const& graphs) {
-  return median_seconds(
-      stream, 15, [&](int i) { graphs[static_cast<std::size_t>(i) % graphs.size()].replay(stream); }, 8);
-}
-
 /// Arguments: thousands of tokens, mean tokens of a turn.
 template <typename Policy, typename Current, typename Old, typename Gradient>
 void loss(benchmark::State& state) {

@@ -60,34 +60,6 @@ TURNWISE_KERNEL void broadcast_kernel(std::int64_t const* offsets, double const*
     out[i] = static_cast<float>(advantage[blockIdx.x]);
 }
 
-/// A captured graph.
-class graph {
- public:
-  template <typename Enqueue>
-  graph(cudaStream_t stream, Enqueue enqueue) {
-    cudaGraph_t captured;
-    gpu::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
-    enqueue();
-    gpu::check(cudaStreamEndCapture(stream, &captured), "cudaStreamEndCapture");
-    gpu::check(cudaGraphInstantiate(&executable_, captured, 0), "cudaGraphInstantiate");
-    gpu::check(cudaGraphDestroy(captured), "cudaGraphDestroy");
-  }
-  graph(graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
-  ~graph() {
-    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
-  }
-  void replay(cudaStream_t stream) const { gpu::check(cudaGraphLaunch(executable_, stream), "cudaGraphLaunch"); }
-
- private:
-  cudaGraphExec_t executable_ = nullptr;
-};
-
-/// Median seconds of replaying graphs in rotation.
-double rotation_seconds(cudaStream_t stream, std::vector<graph> const& graphs) {
-  return median_seconds(
-      stream, 15, [&](int i) { graphs[static_cast<std::size_t>(i) % graphs.size()].replay(stream); }, 8);
-}
-
 void step(benchmark::State& state) {
   shape const batch{state.range(0), state.range(1), state.range(2), static_cast<double>(state.range(3)), 8192};
   std::size_t const turns = batch.offsets.size() - 1;
@@ -137,6 +109,10 @@ void step(benchmark::State& state) {
                                   static_cast<std::int64_t>(turns), offsets.span().data(), offsets.span().data() + 1,
                                   stream);
   device_array<std::byte> const cub_memory{cub_bytes + 1024};
+  bool const masked = state.range(4) != 0;
+  std::vector<std::uint8_t> host_mask(masked ? tokens : 0, 1);
+  for (std::size_t i = 0; i < host_mask.size(); i += 3) host_mask[i] = i % 1000 < 700;
+  device_array<std::uint8_t> const mask{std::span<std::uint8_t const>{host_mask}}, token_mask{host_mask.size()};
   for (std::size_t i = 0; i < sets; ++i) {
     old_logprob.emplace_back(tokens);
     rollout_logprob.emplace_back(tokens);
@@ -146,7 +122,7 @@ void step(benchmark::State& state) {
     gpu::launch("fill", fill_kernel, 1024, 256, 0, stream, old_logprob[i].span().data(),
                 rollout_logprob[i].span().data(), tokens, static_cast<unsigned>(i));
     gpu::recipe::step_inputs<float, float, float> const inputs{
-        .tokens = {old_logprob[i].view(), rollout_logprob[i].view(), {}},
+        .tokens = {old_logprob[i].view(), rollout_logprob[i].view(), mask.view()},
         .evaluation = {.correct = correct.view(),
                        .speedup = speedup.view(),
                        .generated_us = generated_us.view(),
@@ -155,6 +131,7 @@ void step(benchmark::State& state) {
     gpu::recipe::step_outputs out;
     out.advantage = advantage.span();
     out.token_advantage = token_advantage[i].span();
+    out.token_mask = token_mask.span();
     auto const enqueue = [&](gpu::grouping const& by, gpu::token_plan const& with) {
       gpu::recipe::dr_kernel(view, by, with, inputs, options, {1, 2}, out, nullptr, workspace_of(memory), stream);
     };
@@ -163,21 +140,23 @@ void step(benchmark::State& state) {
       auto const new_groups = make_groups();
       enqueue(new_groups, make_plan());
     });
-    // The step reads two arrays and writes one: a copy of 1.5 arrays moves the same bytes.
+    // The step reads two arrays and writes one: a copy of 1.5 arrays moves the same bytes. A mask is read twice and
+    // written once.
+    std::size_t const vectors = tokens * 4 / 16;
+    std::size_t const rest = (masked ? vectors * 7 / 8 : vectors / 2);
     kernels.emplace_back(stream, [&] {
-      std::size_t const vectors = tokens * 4 / 16;
       gpu::launch("copy", copy_kernel, gpu::grid_blocks(vectors, 256), 256, 0, stream,
                   reinterpret_cast<uint4 const*>(old_logprob[i].span().data()),
                   reinterpret_cast<uint4*>(token_advantage[i].span().data()), vectors);
-      gpu::launch("copy", copy_kernel, gpu::grid_blocks(vectors / 2, 256), 256, 0, stream,
+      gpu::launch("copy", copy_kernel, gpu::grid_blocks(rest, 256), 256, 0, stream,
                   reinterpret_cast<uint4 const*>(rollout_logprob[i].span().data()),
-                  reinterpret_cast<uint4*>(token_advantage[i].span().data()), vectors / 2);
+                  reinterpret_cast<uint4*>(token_advantage[i].span().data()), rest);
     });
     copies.emplace_back(stream, [&] {
       gpu::check(cudaMemcpyAsync(token_advantage[i].span().data(), old_logprob[i].span().data(), tokens * 4,
                                  cudaMemcpyDeviceToDevice, stream),
                  "copy");
-      gpu::check(cudaMemcpyAsync(token_advantage[i].span().data(), rollout_logprob[i].span().data(), tokens * 2,
+      gpu::check(cudaMemcpyAsync(token_advantage[i].span().data(), rollout_logprob[i].span().data(), rest * 16,
                                  cudaMemcpyDeviceToDevice, stream),
                  "copy");
     });
@@ -214,9 +193,11 @@ void step(benchmark::State& state) {
 }
 BENCHMARK(step)
     ->Name("dr_kernel")
-    ->ArgNames({"prompts", "trajectories", "turns", "tokens"})
-    ->Args({16, 16, 3, 4000})
-    ->Args({64, 64, 8, 3900})
+    ->ArgNames({"prompts", "trajectories", "turns", "tokens", "masked"})
+    ->Args({16, 16, 3, 4000, 0})
+    ->Args({16, 16, 3, 4000, 1})
+    ->Args({64, 64, 8, 3900, 0})
+    ->Args({64, 64, 8, 3900, 1})
     ->UseManualTime()
     ->Iterations(1)
     ->Unit(benchmark::kMicrosecond);

@@ -50,6 +50,13 @@ void add_options(CLI::App& app, command_line& given) {
   app.add_flag("--check", given.check, "Check the README's claims at its settings; takes --seeds alone");
 }
 
+/// The claims hold at their settings, so an option that would change one is refused.
+void expect_seeds_alone(CLI::App const& app) {
+  for (CLI::Option const* const option : app.get_options())
+    if (option->count() > 0 && !option->check_name("--check") && !option->check_name("--seeds"))
+      throw std::invalid_argument("--check takes --seeds alone, but " + option->get_name() + " is given");
+}
+
 run_options with(run_options options, command_line const& given) {
   options.steps = given.steps.value_or(options.steps);
   options.prompts = given.prompts.value_or(options.prompts);
@@ -104,7 +111,10 @@ int main(int argc, char** argv) {
   add_options(app, given);
   CLI11_PARSE(app, argc, argv);
   try {
-    if (given.check) return check_claims(given.seeds) ? 0 : 1;
+    if (given.check) {
+      expect_seeds_alone(app);
+      return check_claims(given.seeds) ? 0 : 1;
+    }
     run(given);
     return 0;
   } catch (std::exception const& error) {

@@ -1,12 +1,12 @@
 #include "batch.hpp"
 
 #include "error.hpp"
+#include "files.hpp"
 #include "npy.hpp"
 
 #include <turnwise/core/error.hpp>
 
 #include <array>
-#include <unordered_map>
 #include <utility>
 
 namespace rollout_step {
@@ -66,6 +66,7 @@ void expect_tokens(input_rows const& rows, std::string_view name, std::size_t le
 }
 
 void read_turns(turn_files& rows) {
+  rows.unknown_arrays = unknown_arrays(rows.folder);
   rows.turn_group = read_integers(rows.folder / "turn_group.npy");
   rows.turn_trajectory = read_integers(rows.folder / "turn_trajectory.npy");
   expect_turns(rows, "turn_trajectory.npy", rows.turn_trajectory.size());
@@ -123,6 +124,7 @@ void read_proposals(input_rows& rows, step_options const& options) {
   attempts.folder = *options.attempts;
   if (!fs::is_directory(attempts.folder)) fail("--attempts: ", attempts.folder.string(), " is not a folder");
   read_turns(attempts);
+  rows.unknown_arrays.insert(rows.unknown_arrays.end(), attempts.unknown_arrays.begin(), attempts.unknown_arrays.end());
   proposals.compiled = read_turn_flags(attempts, "compiled.npy");
   proposals.correct = read_turn_flags(attempts, "correct.npy");
   proposals.decoy = read_turn_flags(attempts, "decoy.npy");
@@ -149,14 +151,6 @@ void expect_not_negative(turn_files const& rows, std::string_view name, std::vec
 turnwise::rollout sort(turn_files const& rows, std::span<std::int64_t const> begin, std::span<std::int64_t const> end) {
   expect_not_negative(rows, "turn_trajectory.npy", rows.turn_trajectory);
   expect_not_negative(rows, "turn_index.npy", rows.turn_index);
-  std::unordered_map<std::int64_t, std::size_t> first_row;
-  first_row.reserve(rows.turns());
-  for (std::size_t row = 0; row < rows.turns(); ++row) {
-    std::size_t const first = first_row.emplace(rows.turn_trajectory[row], row).first->second;
-    if (rows.turn_group[first] != rows.turn_group[row])
-      fail(rows.file("turn_group.npy"), ": row ", row, " puts trajectory ", rows.turn_trajectory[row], " into group ",
-           rows.turn_group[row], ", but row ", first, " puts it into ", rows.turn_group[first]);
-  }
   try {
     return turnwise::make_rollout({.group_id = rows.turn_group,
                                    .trajectory_id = rows.turn_trajectory,
@@ -164,8 +158,7 @@ turnwise::rollout sort(turn_files const& rows, std::span<std::int64_t const> beg
                                    .turn_begin = begin,
                                    .turn_end = end,
                                    .turn_valid = rows.turn_valid ? std::span<std::uint8_t const>{*rows.turn_valid}
-                                                                 : std::span<std::uint8_t const>{}},
-                                  turnwise::trajectory_scope::batch);
+                                                                 : std::span<std::uint8_t const>{}});
   } catch (turnwise::precondition_error const& error) {
     // All that is left to go wrong is a repeated turn, and the message names its row.
     std::string_view message = error.what();

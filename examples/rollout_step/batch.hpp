@@ -38,6 +38,7 @@ struct turn_files {
   std::filesystem::path folder;
   std::vector<std::int64_t> turn_group, turn_trajectory, turn_index;  ///< [S]
   std::optional<std::vector<std::uint8_t>> turn_valid;                ///< [S]
+  std::vector<std::string> unknown_arrays;                            ///< .npy files without a meaning here
 
   [[nodiscard]] std::size_t turns() const { return turn_group.size(); }
   [[nodiscard]] bool flagged_off(std::size_t row) const { return turn_valid && (*turn_valid)[row] == 0; }
@@ -75,7 +76,7 @@ struct input_rows : turn_files {
 
 /// Brings the rows into the order of the library.
 ///
-/// @throws tool_error  negative or repeated (trajectory, turn), a trajectory in two groups.
+/// @throws tool_error  a negative trajectory or turn index, the same (group, trajectory, turn) twice.
 [[nodiscard]] turnwise::rollout sort_rows(input_rows const& rows);
 /// The same without tokens.
 [[nodiscard]] turnwise::rollout sort_rows(turn_files const& rows);

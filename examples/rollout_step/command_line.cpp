@@ -1,4 +1,5 @@
 #include "error.hpp"
+#include "files.hpp"
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
@@ -33,16 +34,19 @@ void add_choice(CLI::App& app, std::string const& option, std::optional<E>& targ
 }
 
 /// A number that is the whole text, in decimal; CLI11 itself takes an empty text for none given and 010 for eight.
+///
+/// @param wanted  what errors say was expected; make_options judges the value.
 template <typename T>
-CLI::Option* add_number(CLI::App& app, std::string const& option, std::optional<T>& target, std::string const& help) {
-  auto const parse = [option](std::string const& text, T& number) {
+CLI::Option* add_number(CLI::App& app, std::string const& option, std::optional<T>& target, std::string_view wanted,
+                        std::string const& help) {
+  auto const parse = [](std::string const& text, T& number) {
     auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
     return error == std::errc{} && end == text.data() + text.size();
   };
   auto const set = [&target, parse](std::string const& text) { parse(text, target.emplace()); };
-  auto const check = [parse](std::string const& text) {
+  auto const check = [parse, wanted](std::string const& text) {
     T number{};
-    return parse(text, number) ? std::string{} : "'" + text + "' is not a number in range";
+    return parse(text, number) ? std::string{} : "'" + text + "' given, expected " + std::string{wanted};
   };
   return app.add_option_function<std::string>(option, set, help)
       ->check(CLI::Validator{check, ""})
@@ -50,7 +54,9 @@ CLI::Option* add_number(CLI::App& app, std::string const& option, std::optional<
 }
 
 void add_files(CLI::App& app, command_line& given) {
-  app.add_option("--input", given.input, "Folder with the .npy files of the batch")->type_name("DIR")->required();
+  app.add_option("--input", given.input, "Folder with the .npy files of the batch (see below)")
+      ->type_name("DIR")
+      ->required();
   app.add_option("--output", given.output, "Folder for the results; created if it is missing")->type_name("DIR");
   app.add_flag("--json", given.json, "Print metrics.json instead of the tables");
 }
@@ -64,7 +70,8 @@ void add_recipe(CLI::App& app, command_line& given) {
   app.add_option("--attempts", given.attempts,
                  "kernel_zero_proposer: folder with the attempts at the proposals (below)")
       ->type_name("DIR");
-  add_number(app, "--gamma", given.gamma, "Discount of later turns' rewards, in [0, 1] (default 1, kevin 0.4)")
+  add_number(app, "--gamma", given.gamma, wanted::share,
+             "Discount of later turns' rewards, in [0, 1] (default 1, kevin 0.4)")
       ->type_name("G");
   add_choice(app, "--return", given.return_kind, return_choices,
              "kevin: which rewards a turn is credited with (default sum)");
@@ -76,16 +83,20 @@ void add_recipe(CLI::App& app, command_line& given) {
              "What a missing reward (NaN) does to earlier turns (default exclude)");
 
   app.option_defaults()->group("Reward of dr_kernel and kevin");
-  add_number(app, "--correct-weight", given.correct_weight, "Weight of correctness (released 0.5, paper 1; kevin 0.3)")
+  add_number(app, "--correct-weight", given.correct_weight, wanted::weight,
+             "Weight of correctness (released 0.5, paper 1; kevin 0.3)")
       ->type_name("W");
-  add_number(app, "--speedup-weight", given.speedup_weight, "Weight of the speedup (released 0.5, paper 1; kevin 1)")
+  add_number(app, "--speedup-weight", given.speedup_weight, wanted::weight,
+             "Weight of the speedup (released 0.5, paper 1; kevin 1)")
       ->type_name("W");
-  add_number(app, "--profiling-weight", given.profiling_weight,
+  add_number(app, "--profiling-weight", given.profiling_weight, wanted::weight,
              "dr_kernel: weight of the profiling ratio (released 0.5, paper 1)")
       ->type_name("W");
-  add_number(app, "--speedup-cap", given.speedup_cap, "Larger speedups count as this (released 3; paper and kevin inf)")
+  add_number(app, "--speedup-cap", given.speedup_cap, wanted::cap,
+             "Larger speedups count as this (released 3; paper and kevin inf)")
       ->type_name("X");
-  add_number(app, "--speedup-floor", given.speedup_floor, "Smaller speedups count as 0 (default 0)")->type_name("X");
+  add_number(app, "--speedup-floor", given.speedup_floor, wanted::weight, "Smaller speedups count as 0 (default 0)")
+      ->type_name("X");
 }
 
 void add_filters(CLI::App& app, command_line& given) {
@@ -96,14 +107,15 @@ void add_filters(CLI::App& app, command_line& given) {
              "Mean or product of token ratios (default geometric)");
   app.add_option("--ratio-band", given.ratio_band, "Ratios kept, inclusive (default 0.999,1.001)")->type_name("LO,HI");
   app.add_flag("--no-ratio-band", given.no_ratio_band, "Reject nothing for its ratio");
-  add_number(app, "--token-veto", given.token_veto, "A token ratio below this rejects (default 1e-4)")->type_name("X");
+  add_number(app, "--token-veto", given.token_veto, wanted::ratio, "A token ratio below this rejects (default 1e-4)")
+      ->type_name("X");
   app.add_flag("--no-token-veto", given.no_token_veto, "Reject nothing for a single token");
   add_choice(app, "--veto-scope", given.veto_scope, scope_choices,
              "What a veto rejects (released turn, paper trajectory)");
-  add_number(app, "--profiling-threshold", given.profiling_threshold,
+  add_number(app, "--profiling-threshold", given.profiling_threshold, wanted::threshold,
              "Profiling ratio up to which correct turns are rejected (default 0.3)")
       ->type_name("X");
-  add_number(app, "--profiling-softness", given.profiling_softness,
+  add_number(app, "--profiling-softness", given.profiling_softness, wanted::threshold,
              "Width of the ramp to certain keeping (default 0.1; 0: a hard cut)")
       ->type_name("X");
   app.add_flag("--no-profiling-filter", given.no_profiling_filter, "Reject nothing for its profile");
@@ -111,13 +123,16 @@ void add_filters(CLI::App& app, command_line& given) {
              "What the profiling filter does with a profile without meaning (default reject)");
   add_choice(app, "--non-finite", given.non_finite, non_finite_choices,
              "What a NaN or infinite log ratio does to its turn (default reject)");
-  add_number(app, "--seed", given.seed, "Seed of the profiling draws (default 0)")->type_name("N");
-  add_number(app, "--step", given.step, "Training step; draws differ from step to step (default 0)")->type_name("N");
+  add_number(app, "--seed", given.seed, wanted::word, "Seed of the profiling draws (default 0)")->type_name("N");
+  add_number(app, "--step", given.step, wanted::word, "Training step; draws differ from step to step (default 0)")
+      ->type_name("N");
 }
 
 void add_execution(CLI::App& app, command_line& given) {
   app.option_defaults()->group("Execution");
-  add_number(app, "--threads", given.threads, "Most threads to use (default 0: as the runtime has it)")->type_name("N");
+  add_number(app, "--threads", given.threads, wanted::thread_count,
+             "Most threads to use (default 0: as the runtime has it)")
+      ->type_name("N");
   add_choice(app, "--backend", given.backend, backend_choices, "Where the step runs (default cpu)");
 }
 
@@ -127,14 +142,7 @@ command_line parse_command_line(int argc, char const* const* argv) {
   command_line given;
   CLI::App app{"What one training step decides about a batch of multi-turn rollouts in .npy files.", "turnwise-step"};
   app.get_formatter()->column_width(42);
-  app.footer(
-      "kernel_zero_proposer: each row of --input is a proposal. There, proposal_group.npy names its group of attempts, "
-      "and\n"
-      "invalid_module.npy, if present, marks with 1 the proposals that are no valid problem. --attempts holds the "
-      "coder's\n"
-      "turns: turn_group, turn_trajectory, turn_index, compiled, correct, decoy and, if present, turn_valid. With "
-      "reward.npy\n"
-      "in --input neither is read.");
+  app.footer(files_help());
   add_files(app, given);
   add_recipe(app, given);
   add_filters(app, given);

@@ -4,7 +4,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace rollout_step {
@@ -12,8 +11,6 @@ namespace {
 
 using turnwise::within_limit;
 using turnwise::recipe::filter_options;
-
-constexpr std::int64_t most_threads = 1024;
 
 bool at_least_0(double value) { return value >= 0 && within_limit(value); }
 
@@ -31,9 +28,10 @@ void override_choice(T& field, std::optional<T> const& given) {
   if (given) field = *given;
 }
 
-std::int64_t integer(std::optional<std::int64_t> const& given, std::string_view option, std::int64_t most) {
+std::int64_t integer(std::optional<std::int64_t> const& given, std::string_view option, std::int64_t most,
+                     std::string_view expected) {
   std::int64_t const value = given.value_or(0);
-  if (value < 0 || value > most) fail(option, ": ", value, " given, expected an integer in [0, ", most, "]");
+  if (value < 0 || value > most) fail(option, ": ", value, " given, expected ", expected);
   return value;
 }
 
@@ -77,7 +75,7 @@ void apply_token_veto(command_line const& given, filter_options const& defaults,
   refuse(given.token_veto && given.no_token_veto, "--token-veto", "contradicts --no-token-veto");
   refuse(given.veto_scope && given.no_token_veto, "--veto-scope", "contradicts --no-token-veto");
   auto veto = *defaults.token_veto;
-  override_number(veto.threshold, given.token_veto, "--token-veto", at_least_0, "a finite ratio, at least 0");
+  override_number(veto.threshold, given.token_veto, "--token-veto", at_least_0, wanted::ratio);
   override_choice(veto.veto_scope, given.veto_scope);
   if (given.no_token_veto)
     filters.token_veto.reset();
@@ -91,9 +89,8 @@ void apply_profiling_filter(command_line const& given, filter_options const& def
   refuse(given.profiling_softness && given.no_profiling_filter, "--profiling-softness", contradiction);
   refuse(given.invalid_profile && given.no_profiling_filter, "--invalid-profile", contradiction);
   auto filter = *defaults.profiling_filter;
-  constexpr std::string_view expected = "a finite number, at least 0";
-  override_number(filter.threshold, given.profiling_threshold, "--profiling-threshold", at_least_0, expected);
-  override_number(filter.softness, given.profiling_softness, "--profiling-softness", at_least_0, expected);
+  override_number(filter.threshold, given.profiling_threshold, "--profiling-threshold", at_least_0, wanted::threshold);
+  override_number(filter.softness, given.profiling_softness, "--profiling-softness", at_least_0, wanted::threshold);
   override_choice(filter.invalid_profile, given.invalid_profile);
   if (given.no_profiling_filter)
     filters.profiling_filter.reset();
@@ -114,14 +111,13 @@ void apply_filters(command_line const& given, filter_options const& defaults, fi
 template <typename Reward>
 void apply_reward(command_line const& given, Reward& reward) {
   auto const finite = [](double value) { return within_limit(value); };
-  constexpr std::string_view expected = "a finite number";
-  override_number(reward.correct_weight, given.correct_weight, "--correct-weight", finite, expected);
-  override_number(reward.speedup_weight, given.speedup_weight, "--speedup-weight", finite, expected);
+  override_number(reward.correct_weight, given.correct_weight, "--correct-weight", finite, wanted::weight);
+  override_number(reward.speedup_weight, given.speedup_weight, "--speedup-weight", finite, wanted::weight);
   if constexpr (requires { reward.profiling_weight; })
-    override_number(reward.profiling_weight, given.profiling_weight, "--profiling-weight", finite, expected);
-  override_number(reward.speedup_floor, given.speedup_floor, "--speedup-floor", finite, expected);
+    override_number(reward.profiling_weight, given.profiling_weight, "--profiling-weight", finite, wanted::weight);
+  override_number(reward.speedup_floor, given.speedup_floor, "--speedup-floor", finite, wanted::weight);
   auto const is_number = [](double value) { return !std::isnan(value); };
-  override_number(reward.speedup_cap, given.speedup_cap, "--speedup-cap", is_number, "a number");
+  override_number(reward.speedup_cap, given.speedup_cap, "--speedup-cap", is_number, wanted::cap);
   if (reward.speedup_cap < reward.speedup_floor)
     fail(given.speedup_cap ? "--speedup-cap" : "--speedup-floor", ": cap ", reward.speedup_cap, " is below floor ",
          reward.speedup_floor);
@@ -129,7 +125,7 @@ void apply_reward(command_line const& given, Reward& reward) {
 
 void apply_gamma(command_line const& given, double& gamma) {
   override_number(
-      gamma, given.gamma, "--gamma", [](double value) { return value >= 0 && value <= 1; }, "a number in [0, 1]");
+      gamma, given.gamma, "--gamma", [](double value) { return value >= 0 && value <= 1; }, wanted::share);
 }
 
 void apply_dr_kernel(command_line const& given, step_options& options) {
@@ -202,10 +198,9 @@ step_options make_options(command_line const& given) {
     if (given.output->empty()) fail("--output: empty path");
     options.output = *given.output;
   }
-  constexpr std::int64_t word = std::numeric_limits<std::uint32_t>::max();
-  options.key.seed = static_cast<std::uint32_t>(integer(given.seed, "--seed", word));
-  options.key.step = static_cast<std::uint32_t>(integer(given.step, "--step", word));
-  options.threads = static_cast<int>(integer(given.threads, "--threads", most_threads));
+  options.key.seed = static_cast<std::uint32_t>(integer(given.seed, "--seed", largest_word, wanted::word));
+  options.key.step = static_cast<std::uint32_t>(integer(given.step, "--step", largest_word, wanted::word));
+  options.threads = static_cast<int>(integer(given.threads, "--threads", most_threads, wanted::thread_count));
   options.json = given.json;
   override_choice(options.recipe, given.recipe);
   override_choice(options.backend, given.backend);

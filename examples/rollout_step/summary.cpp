@@ -52,10 +52,24 @@ std::string turns_text(std::int64_t count, std::string const& one, std::string c
   return std::to_string(count) + (count == 1 ? one : many);
 }
 
-std::vector<warning> warnings_of(turnwise::metrics::mismatch_record const& metrics, step_options const& options) {
+/// Two names at most, long ones cut, so that the line fits the page.
+std::string names_text(std::vector<std::string> const& names) {
+  constexpr std::size_t most_names = 2, most_letters = 20;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), most_names); ++i)
+    text +=
+        (i > 0 ? ", " : "") + (names[i].size() > most_letters ? names[i].substr(0, most_letters) + "..." : names[i]);
+  return text + (names.size() > most_names ? " and " + std::to_string(names.size() - most_names) + " more" : "");
+}
+
+std::vector<warning> warnings_of(std::vector<std::string> const& unknown_arrays,
+                                 turnwise::metrics::mismatch_record const& metrics, step_options const& options) {
   std::vector<warning> warnings;
   auto const percent = [](double share) { return std::to_string(static_cast<int>(std::lround(100 * share))) + "%"; };
   double const low = options.metrics().low_keep_share;
+  std::string const group = options.groups() == turnwise::group_by::turn ? " turn group" : " prompt";
+  if (!unknown_arrays.empty())
+    warnings.push_back({"unknown_file", names_text(unknown_arrays) + ": not read (--help has the names)"});
   if (metrics.nothing_kept)
     warnings.push_back({"nothing_kept", "no turn is kept: this step has no gradient"});
   else if (metrics.low_keep)
@@ -69,10 +83,10 @@ std::vector<warning> warnings_of(turnwise::metrics::mismatch_record const& metri
         {"speedup_outlier", turns_text(metrics.speedup_outliers, " correct turn is", " correct turns are") +
                                 " faster than the speedup cap"});
   if (metrics.rejected_to_one > 0)
-    warnings.push_back({"rejected_to_one", turns_text(metrics.rejected_to_one, " group has", " groups have") +
+    warnings.push_back({"rejected_to_one", turns_text(metrics.rejected_to_one, group + " has", group + "s have") +
                                                " a single turn left after rejection"});
   if (metrics.negative_groups > 0)
-    warnings.push_back({"negative_groups", turns_text(metrics.negative_groups, " group keeps", " groups keep") +
+    warnings.push_back({"negative_groups", turns_text(metrics.negative_groups, group + " keeps", group + "s keep") +
                                                " turns with negative advantages alone"});
   if (metrics.non_finite_tokens > 0)
     warnings.push_back({"non_finite_tokens", turns_text(metrics.non_finite_tokens, " token has", " tokens have") +
@@ -93,7 +107,7 @@ step_summary summarise(input_rows const& rows, turnwise::rollout const& order, s
   summary.groups = std::unique(groups.begin(), groups.end()) - groups.begin();
   summary.given_reward = rows.reward.has_value();
   summary.by_turn_index = summarise_indices(rows, order, result);
-  summary.warnings = warnings_of(result.metrics, options);
+  summary.warnings = warnings_of(rows.unknown_arrays, result.metrics, options);
   return summary;
 }
 

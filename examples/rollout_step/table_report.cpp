@@ -31,9 +31,10 @@ std::string count_text(std::int64_t count) {
   return text;
 }
 
+/// No -0.
 std::string number_text(double value, int digits = 4) {
   char text[32];
-  std::snprintf(text, sizeof text, "%.*g", digits, value);
+  std::snprintf(text, sizeof text, "%.*g", digits, value == 0 ? 0.0 : value);
   return text;
 }
 
@@ -73,7 +74,7 @@ std::string batch_line(step_summary const& summary, step_options const& options)
   std::string const sizes =
       plural(summary.turns, "turn") + ", " +
       plural(summary.trajectories, summary.trajectories == 1 ? "trajectory" : "trajectories", "") + ", " +
-      plural(summary.groups, "group") + ", " + plural(summary.tokens, "token");
+      plural(summary.groups, "prompt") + ", " + plural(summary.tokens, "token");
   std::string name = folder.filename().string();
   constexpr std::size_t indent = 10;
   std::size_t const room = width - std::min(width, indent + 2 + sizes.size());
@@ -215,7 +216,7 @@ std::string mismatch(step_result const& result) {
                   percent_text(m.low_turn_share) + ", " + percent_text(m.high_turn_share)),
       metric_cell("effective sample size", percent_text(m.effective_sample_size)),
       metric_cell("tokens of those turns", percent_text(m.low_token_share) + ", " + percent_text(m.high_token_share)),
-      metric_cell("mean advantage of kept turns", number_text(m.kept_advantage_mean)),
+      metric_cell("mean advantage of kept turns", decimal_text(m.kept_advantage_mean)),
       metric_cell("tokens of kept turns", count_text(m.kept_tokens))};
   std::string text = heading("MISMATCH of old and rollout log-probs, " + plural(m.ratio_tokens, "token") + " of " +
                              plural(m.ratio_turns, "turn"));

@@ -27,6 +27,7 @@ setup(
     name="turnwise_torch",
     version="0.1",
     packages=["turnwise_torch"],
+    package_dir={"": "src"},  # so that what runs in this folder sees the installed package
     ext_modules=[
         (CUDAExtension if with_cuda else CppExtension)(
             "turnwise_torch._C",

@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import statistics
+import sys
 import time
 
 import torch
@@ -143,6 +144,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--per-round", type=int, default=50)
     args = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("timing.py needs a CUDA device")
     inputs = make_inputs(args.width, getattr(torch, args.dtype))
     batch = make_batch(inputs[0])
     batch.check()

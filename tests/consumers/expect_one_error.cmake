@@ -1,6 +1,6 @@
 # With `options` each of `compilers` stops at one #error, before any other complaint, that says what the library needs.
 foreach(compiler IN LISTS compilers)
-  execute_process(COMMAND ${compiler} -std=c++20 ${options} -fsyntax-only -I${include} ${source}
+  execute_process(COMMAND ${compiler} -std=c++20 ${options} -c -o /dev/null -I${include} ${source}
     RESULT_VARIABLE result ERROR_VARIABLE messages)
   string(REGEX MATCH "error: [^\n]*" first "${messages}")
   string(REGEX MATCHALL "error: (#error )?\"turnwise needs" errors "${messages}")

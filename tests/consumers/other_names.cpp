@@ -1,4 +1,6 @@
 // Names that others use: the macros of a platform's headers, and a namespace called as one of the CUDA toolkit's.
+#define min(a, b) ((a) < (b) ? (a) : (b))
+#define max(a, b) ((a) < (b) ? (b) : (a))
 #define near
 #define far
 #define small char

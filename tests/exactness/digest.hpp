@@ -7,8 +7,8 @@
 #include <concepts>
 #include <cstdint>
 #include <cstdio>
+#include <ranges>
 #include <string>
-#include <vector>
 
 namespace digest {
 
@@ -43,9 +43,37 @@ class hash {
     add(r.negative_groups), add(r.rejected_to_one), add(r.meaningless_profiles), add(r.speedup_outliers);
     add(r.low_keep), add(r.nothing_kept), add(r.profiler_suspect);
   }
-  template <typename T>
-  void add(std::vector<T> const& values) {
-    add(values.size());
+  void add(importance::weight_counts const& c) {
+    add(c.count), add(c.below), add(c.above), add(c.saturated), add(c.non_finite);
+  }
+  void add(turnwise::divergence::kl_sums const& k) { add(k.value), add(k.count), add(k.clamped), add(k.non_finite); }
+  void add(metrics::group_mean const& m) { add(m.mean), add(m.groups), add(m.left_out); }
+  void add(metrics::group_estimate const& e) { add(e.value), add(e.samples), add(e.counted); }
+  void add(metrics::group_solves const& s) { add(s.trajectories), add(s.solved), add(s.mean_score); }
+  void add(metrics::solve_record const& s) {
+    add(s.groups), add(s.unscored), add(s.once), add(s.always), add(s.mean_rate), add(s.mean_score);
+  }
+  void add(metrics::budget_split const& b) { add(b.trajectories), add(b.turns), add(b.expected_best); }
+  void add(metrics::length_summary const& l) {
+    add(l.count), add(l.total), add(l.min), add(l.max), add(l.mean), add(l.quantiles);
+  }
+  void add(metrics::length_record const& l) {
+    add(l.turn_tokens), add(l.trajectory_turns), add(l.trajectory_tokens);
+    add(l.empty_trajectories), add(l.truncated_turns), add(l.truncated_trajectories);
+  }
+  void add(metrics::logprob_record const& l) {
+    add(l.turns), add(l.tokens);
+    for (double const number :
+         {l.token_mean, l.turn_mean, l.turn_min, l.turn_max, l.token_ppl, l.turn_ppl, l.mean_turn_ppl})
+      add(number);
+  }
+  void add(metrics::opening_record const& o) { add(o.turns), add(o.deviates); }
+  void add(metrics::gradient_norm_record const& g) {
+    add(g.sums.squares), add(g.sums.largest), add(g.sums.non_finite), add(g.sums.tiny_squares);
+    add(g.norm), add(g.clip_factor), add(g.finite);
+  }
+  void add(std::ranges::sized_range auto const& values) {
+    add(std::ranges::size(values));
     for (auto const& value : values) add(value);
   }
   [[nodiscard]] std::uint64_t value() const { return value_; }

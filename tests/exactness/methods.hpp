@@ -1,8 +1,7 @@
-/// The exactness programs' lines for the methods on turns that no recipe of step_digest.cpp calls.
+/// The exactness programs' lines for returns, baselines and filters that no recipe of step_digest.cpp calls.
 #pragma once
 
-#include "exactness/digest.hpp"
-#include "support/batches.hpp"
+#include "exactness/settled_turns.hpp"
 
 #include <cstddef>
 #include <span>
@@ -10,25 +9,6 @@
 #include <vector>
 
 namespace digest {
-
-using namespace turnwise;
-using advantage::baseline_members;
-using test::sample_batch;
-
-struct settled_turns {
-  std::vector<double> reward, turn_return;
-  std::vector<reason_flags> reasons;
-
-  settled_turns(sample_batch<double> const& batch, std::vector<importance::turn_statistics> const& statistics)
-      : reward(batch.turns()), turn_return(batch.turns()), reasons(batch.turns()) {
-    begin_reasons(batch.view(), reasons);
-    reward::kevin_score(batch.evaluation(), {}, reasons, std::span{reward});
-    advantage::discounted_return(batch.view(), reward, {.gamma = 0.4}, reasons, std::span{turn_return});
-    rejection::usable_tokens(batch.view(), statistics, {}, reasons);
-    rejection::ratio_band(batch.view(), statistics, {.level = rejection::scope::turn, .low = 0.95, .high = 1.05},
-                          reasons);
-  }
-};
 
 inline void returns(std::string const& shape, sample_batch<double> const& batch, settled_turns const& turns) {
   using advantage::return_kind;
@@ -130,12 +110,16 @@ inline void rules(std::string const& shape, sample_batch<double> const& batch,
     add([&](std::span<reason_flags> reasons) {
       down_sampling(batch.view(), groups, {.target = 2, .level = level}, {.seed = 3, .step = 4}, reasons);
     });
+  for (auto const level : {scope::turn, scope::trajectory})
+    add([&](std::span<reason_flags> reasons) {
+      group_accuracy(groups, std::span<double const>{turns.turn_return}, {.level = level}, reasons);
+    });
+  add([&](std::span<reason_flags> reasons) { staleness(batch.view(), turns.version, {.max_lag = 3}, reasons); });
   print(shape, "selection rules", all.value());
 }
 
 inline void methods(std::string const& shape, sample_batch<double> const& batch,
-                    std::vector<importance::turn_statistics> const& statistics) {
-  settled_turns const turns{batch, statistics};
+                    std::vector<importance::turn_statistics> const& statistics, settled_turns const& turns) {
   returns(shape, batch, turns);
   group_wise(shape, batch, turns);
   rules(shape, batch, statistics, turns);

@@ -159,6 +159,20 @@ TEST_SUITE("logprob/policy_loss_from_logits") {
     CHECK(one.run(loss::ppo_clip{}, {}, false, gradient).nothing_kept());
     CHECK(gradient == std::vector<double>(15, 0));
     CHECK(batch{0, 3}.run(loss::ppo_clip{}, {}, false, gradient).nothing_kept());
+    CHECK(batch{0, 3}.run(loss::ppo_clip{}, {.kl_coefficient = 0.1}, false, gradient).nothing_kept());
+  }
+
+  TEST_CASE("gradients beyond their type stop at its largest number") {
+    std::vector<float> const values{0, 1, 2};
+    std::vector<std::int64_t> const ids{0};
+    std::vector<double> const old{-2}, advantage{1e30}, scale{1e20};
+    std::vector<float> gradient(3);
+    auto const record =
+        policy_loss_from_logits(token_logits<float, std::int64_t>{values, {1, 3}, ids},
+                                row_loss_inputs<double>{.old_logprob = old, .advantage = advantage, .scale = scale},
+                                loss::ppo_clip{}, {}, 1, {.gradient = gradient, .layout = {1, 3}});
+    CHECK(record.tokens == 1);
+    for (float const value : gradient) CHECK(std::abs(value) == std::numeric_limits<float>::max());
   }
 
   TEST_CASE("errors write nothing and say what is wrong") {

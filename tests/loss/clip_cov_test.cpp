@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 using namespace turnwise;
@@ -51,6 +52,21 @@ TEST_SUITE("loss/clip_cov") {
     }
     for (int const i : {0, 2, 5, 7}) CHECK(seen[i] == Approx(200).epsilon(0.2));  // four deviations of 10
     CHECK(seen[1] + seen[3] + seen[4] + seen[6] == 0);
+  }
+
+  TEST_CASE("a NaN advantage counts as non_finite where the token is taken out too, among plain tokens and alone") {
+    for (std::size_t const tokens : {1u, 64u}) {
+      loss_batch<float> batch({std::vector<double>(tokens, 0.0)}, {0});
+      batch.advantage.clear();
+      batch.token_advantage.assign(tokens, 1);
+      batch.token_advantage[0] = std::numeric_limits<double>::quiet_NaN();
+      batch.selected.assign(tokens, 0);
+      batch.selected[0] = 1;
+      auto const result = batch.run(loss::clip_cov{});
+      CHECK(result.record.non_finite == 1);
+      CHECK(result.record.tokens == static_cast<std::int64_t>(tokens) - 1);
+      CHECK(result.gradient[0] == 0);
+    }
   }
 
   TEST_CASE("tokens that are clipped, masked, not finite or out of the loss are no candidates") {

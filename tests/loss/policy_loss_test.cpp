@@ -329,6 +329,34 @@ TEST_SUITE("loss/policy_loss") {
       CHECK(static_cast<float>(gradient[i]) == static_cast<float>(static_cast<half>(expected.gradient[i])));
   }
 
+  TEST_CASE("no tokens at all: no loss, whatever the coefficients ask for") {
+    rollout_view const none;
+    loss_options const both{.kl_coefficient = 0.1, .entropy_coefficient = 0.1};
+    CHECK(loss::policy_loss(none, loss::loss_inputs<float>{}, loss::ppo_clip{}, both, {}, loss::loss_outputs<float>{})
+              .nothing_kept());
+    std::vector<std::int64_t> const begin(2), end(2), offsets{0, 2}, id{0};
+    rollout_view const empty_turns{
+        .turn_begin = begin, .turn_end = end, .trajectory_offsets = offsets, .group_id = id, .trajectory_id = id};
+    std::vector<double> const scale{1, 1};
+    auto const record = loss::policy_loss(empty_turns, loss::loss_inputs<float>{}, loss::ppo_clip{}, both, scale,
+                                          loss::loss_outputs<float>{});
+    CHECK(record.loss() == 0);
+    CHECK(record.nothing_kept());
+  }
+
+  TEST_CASE("a log ratio one ulp beyond the limit is saturated among others as it is alone") {
+    // 0.03f squared, over the squared limit, rounds to 1 a step beyond the limit too.
+    for (float const limit : {0.03f, 1.77f, 6.53f}) {
+      loss_batch<float> batch({std::vector<double>(64, 0.0)}, {-1});
+      batch.old.assign(64, 0.0f);
+      batch.current.assign(64, 0.0f);
+      batch.current[7] = std::nextafter(limit, 100.0f);
+      auto const result = batch.run(loss::ppo_clip{.clip_low = 1, .clip_high = 1e3}, {.log_ratio_limit = limit});
+      CHECK(result.record.saturated == 1);
+      CHECK(result.gradient[7] == 0);
+    }
+  }
+
   TEST_CASE("bad arguments throw, and nothing is written") {
     loss_batch<float> const good({{0.1, 0.2}, {0.3}}, {1, 2});
     auto const throws = [&](auto change, loss_options const& options = {}) {

@@ -142,6 +142,10 @@ TEST_SUITE("reward/outcome_gate") {
       refused("outcome_gate: outcome[0] = ");
       outcome[0] = 1;
     }
+    shaping[1] = 0x1p499;  // each number is within the limit, the reward is not
+    options = {.weight = 4};
+    refused("outcome_gate: shaping[1] = 1.63");
+    refused("makes a reward of 6.54");
   }
 
 }  // TEST_SUITE

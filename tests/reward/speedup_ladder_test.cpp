@@ -132,6 +132,10 @@ TEST_SUITE("reward/speedup_ladder") {
     refused(turns, "rungs[1] is never reached");
     ladder = {.rungs = {{{2, 3}, {-infinity, 2}, {-infinity, 1}}}};
     refused(turns, "rungs[2] is never reached, for rungs[1]");
+    ladder = {.rungs = {{{1, 5, infinity}}}};
+    refused(turns, "rungs[0] is never reached, for its baseline is infinite");
+    ladder = {.rungs = {{{1, 5}, {infinity, 4, 1}}}};  // unused, so no baseline is asked for
+    CHECK_FALSE(ladder.asks_baseline());
   }
 
   TEST_CASE("values stay within the limit of the rewards' type; a rung at -infinity takes all") {

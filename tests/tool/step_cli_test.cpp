@@ -98,7 +98,7 @@ TEST_SUITE("tool/step_cli") {
     run_result const result = run_step(demo, "");
     CHECK(result.code == 0);
     CHECK(result.err.empty());
-    for (auto const* part : {"758 turns, 256 trajectories, 16 groups, 66,965 tokens", "dr_kernel, preset released",
+    for (auto const* part : {"758 turns, 256 trajectories, 16 prompts, 66,965 tokens", "dr_kernel, preset released",
                              "DECISIONS", "kept", "profiling", "ratio_low", "turn 2", "SPREAD", "reward", "advantage",
                              "MISMATCH", "KL k1", "WARNINGS", "ms for the step", "M tokens/s"}) {
       INFO(part);

@@ -114,8 +114,6 @@ TEST_SUITE("tool/step_errors") {
                         {"turn_index.npy", "row 3 is -1"});
     check_batch_refused([](small_batch& batch) { batch.index = {1, 0, 2, 2, 0, 0}; },
                         {"turn_index.npy", "row 3", "turn 2", "trajectory 1"});
-    check_batch_refused([](small_batch& batch) { batch.trajectory = {9, 9, 1, 1, 1, 9}; },
-                        {"turn_group.npy", "row 4", "trajectory 1", "-3", "row 2"});
     check_files_refused(
         [](fs::path const& batch) {
           write_array(batch / "turn_trajectory.npy", std::vector<std::int64_t>{0, 0, 1, 1, std::int64_t{1} << 32, 8});
@@ -200,8 +198,8 @@ TEST_SUITE("tool/step_errors") {
     write_array(attempts / "decoy.npy", std::vector<std::uint8_t>(8));
     check_input_refused(input, options, {"attempts/decoy.npy", "(8,)", "(9,)"});
     batch.write(scratch / "batch");
-    write_array(attempts / "turn_group.npy", std::vector<std::int64_t>{13, 11, 10, 13, 10, 12, 11, 13, 12});
-    check_input_refused(input, options, {"attempts/turn_group.npy", "row 8", "trajectory 6", "row 0"});
+    write_array(attempts / "turn_index.npy", std::vector<std::int64_t>{0, 0, 0, 0, 0, 0, 0, 0, 0});
+    check_input_refused(input, options, {"attempts/turn_index.npy", "row 8", "turn 0", "trajectory 6"});
     batch.write(scratch / "batch");
     write_array(input / "reward.npy", std::vector<double>(6));
     check_input_refused(input, options, {"--attempts", "reward.npy"});

@@ -172,6 +172,51 @@ TEST_SUITE("tool/step_inputs") {
     CHECK(run_on(batch, "--no-profiling-filter").turn_return == with.turn_return);
   }
 
+  TEST_CASE("one trajectory id in two prompts is two trajectories") {
+    auto const plain = run_on(small_batch{}, no_filters);
+    small_batch batch;
+    batch.trajectory = {0, 0, 1, 1, 0, 1};
+    auto const run = run_on(batch, no_filters);
+    CHECK(same_turns(run, plain));
+    CHECK(run.report["batch"]["trajectories"] == 4);
+  }
+
+  TEST_CASE("a .npy file without a meaning is told of, and not read") {
+    scratch_folder const scratch;
+    small_batch{}.write(scratch / "batch");
+    write_bytes(scratch / "batch" / "notes.txt", "mine");
+    CHECK(!run_on(scratch / "batch").report["warnings"].contains("unknown_file"));
+    write_bytes(scratch / "batch" / "maks.npy", "text");
+    CHECK(run_on(scratch / "batch").report["warnings"]["unknown_file"] == "maks.npy: not read (--help has the names)");
+    for (std::string const name : {"z.npy", "y.npy", "advantage.npy"}) write_bytes(scratch / "batch" / name, "text");
+    CHECK(run_step(scratch / "batch", "").out.find("advantage.npy, maks.npy and 2 more: not read") !=
+          std::string::npos);
+
+    proposal_batch{}.write(scratch / "proposals");
+    write_bytes(scratch / "proposals" / "attempts" / "valid.npy", "text");
+    auto const run = run_on(scratch / "proposals" / "input", proposer(scratch / "proposals"));
+    CHECK(run.report["warnings"]["unknown_file"].get<std::string>().starts_with("valid.npy: "));
+  }
+
+  TEST_CASE("the table calls groups by what they are, and shows no -0 nor rounding dust") {
+    small_batch batch;  // prompt 5 keeps only turn 1 of one trajectory, which is alone in its turn group then
+    batch.old_logprob[0] = batch.old_logprob[4] = batch.old_logprob[2] = 0;
+    scratch_folder const scratch;
+    batch.write(scratch / "batch");
+    std::string const options = "--ratio-level turn --no-profiling-filter ";
+    CHECK(run_step(scratch / "batch", options).out.find("1 turn group has a single turn left") != std::string::npos);
+    CHECK(run_step(scratch / "batch", "--recipe kevin " + options).out.find("1 prompt has a single turn left") !=
+          std::string::npos);
+
+    batch = {};
+    batch.reward = doubles{0.1, 0, 0.2, 0, 0.3, 0};  // sums of these leave dust
+    batch.write(scratch / "dust");
+    std::string const out = run_step(scratch / "dust", "--recipe kevin").out;
+    CHECK(out.find("mean advantage of kept turns  0.000 ") != std::string::npos);
+    CHECK(out.find(" -0 ") == std::string::npos);
+    CHECK(out.find(" -0.000 ") == std::string::npos);
+  }
+
   TEST_CASE("a missing reward follows --unscored") {
     small_batch batch;
     batch.speedup[3] = static_cast<float>(nan_value);

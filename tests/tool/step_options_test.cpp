@@ -1,6 +1,9 @@
+#include "files.hpp"
 #include "step_runner.hpp"
 
 #include <doctest/doctest.h>
+
+#include <turnwise/core/reason.hpp>
 
 #include <stdlib.h>
 #include <string>
@@ -53,6 +56,41 @@ TEST_SUITE("tool/step_options") {
     }
     CHECK(result.out.find("dr_kernel|kernel_zero|kernel_zero_proposer|kevin") != std::string::npos);
     CHECK(result.out.find("sum|max|last|current|best_so_far") != std::string::npos);
+  }
+
+  TEST_CASE("help and the data's README describe every file alike") {
+    std::string const help = run_step("--help").out;
+    std::string const page = content_of(fs::path{TURNWISE_DEMO_DATA}.parent_path() / "README.md");
+    auto const check = [&](auto const& files) {
+      for (auto const& file : files) {
+        CAPTURE(file.name);
+        std::string const meaning{file.meaning};
+        CHECK(help.find("  " + std::string{file.name}) != std::string::npos);
+        CHECK(help.find(meaning + '\n') != std::string::npos);
+        std::string type{file.type};
+        if (auto const bar = type.find('|'); bar != std::string::npos) type.replace(bar, 1, " or ");
+        std::string const shape = file.shape.empty() ? "" : '[' + std::string{file.shape} + ']';
+        CHECK(page.find("| `" + std::string{file.name} + "` | " + type + " | " + shape + " | " + meaning + " |\n") !=
+              std::string::npos);
+      }
+    };
+    check(rollout_step::input_files);
+    check(rollout_step::output_files);
+    for (std::size_t bit = 0; bit < turnwise::reason::names.size(); ++bit)
+      CHECK(help.find(std::to_string(bit) + ' ' + std::string{turnwise::reason::names[bit]}) != std::string::npos);
+    for (std::size_t begin = help.find("Files:"); begin < help.size(); begin = help.find('\n', begin) + 1)
+      CHECK(help.find('\n', begin) - begin <= 100);
+  }
+
+  TEST_CASE("text where a number belongs: the error says which numbers") {
+    for (std::string const option : {"--gamma abc", "--gamma 1.5"})
+      check_input_refused(TURNWISE_DEMO_DATA, option, {"--gamma", "given, expected a number in [0, 1]"});
+    for (std::string const value : {"abc", "1.5", "-1", "4294967296", "99999999999999999999"})
+      check_input_refused(TURNWISE_DEMO_DATA, "--seed=" + value,
+                          {"--seed", value, "given, expected an integer in [0, 4294967295]"});
+    for (std::string const value : {"many", "1025"})
+      check_input_refused(TURNWISE_DEMO_DATA, "--threads " + value,
+                          {"--threads", value, "given, expected an integer in [0, 1024]"});
   }
 
   TEST_CASE("options out of range, unknown or contradictory") {

@@ -21,6 +21,7 @@ class grouping {
  public:
   virtual ~grouping() = default;
   virtual tensor_map leave_one_out(tensor_map const& in, option_map const& given) const = 0;
+  virtual tensor_map group_relative(tensor_map const& in, option_map const& given) const = 0;
 };
 
 /// A batch on one device, with what is built of it once.

@@ -5,6 +5,8 @@
 
 #include "tensors.hpp"
 
+#include <turnwise/recipe/dr_kernel.hpp>
+
 #include <cstddef>
 
 namespace turnwise_torch {
@@ -29,10 +31,24 @@ void view_tokens(arguments<Place> const& in, std::size_t tokens, std::string_vie
   turnwise::expects_size(function, "old_logprob", to.old_logprob.size(), tokens, "token of the batch");
 }
 
+/// Throws unless what the step reads of the turns is given.
+template <typename Place>
+void check_step(arguments<Place> const& in, turnwise::recipe::dr_kernel_options const& recipe) {
+  bool const evaluated = in.has("correct");
+  turnwise::expects(evaluated || in.has("reward"),
+                    "dr_kernel: neither reward nor correct is given: pass the reward of each turn, or the "
+                    "evaluation that it is formed of");
+  turnwise::expects(evaluated || !recipe.filters.profiling_filter,
+                    "dr_kernel: correct is not given, but the profiling filter, which is on in every preset, reads it: "
+                    "pass profiling_filter=False, or correct, speedup, generated_us and total_us");
+}
+
 template <typename Place, typename Inputs>
-void view_step(arguments<Place> const& in, std::size_t tokens, Inputs& to) {
+void view_step(arguments<Place> const& in, std::size_t turns, std::size_t tokens, Inputs& to) {
   view_tokens(in, tokens, "dr_kernel", to.tokens);
   in.view("reward", to.given_reward);
+  if (in.has("reward"))
+    turnwise::expects_size("dr_kernel", "reward", to.given_reward.size(), turns, "turn of the batch");
   in.view("compiled", to.evaluation.compiled);
   in.view("correct", to.evaluation.correct);
   in.view("decoy", to.evaluation.decoy);
@@ -54,12 +70,22 @@ void make_step(results& made, Outputs& to, std::size_t turns, std::size_t tokens
   made.make("token_mask", to.token_mask, tokens);
 }
 
+/// body.operator()<A>() for advantages of type A: those of turns are double, those of tokens float or double.
+template <typename Place, typename Body>
+void dispatch_advantage(arguments<Place> const& in, Body body) {
+  if (in.has("token_advantage"))
+    in.template dispatch<float, double>("token_advantage", body);
+  else
+    body.template operator()<double>();
+}
+
 template <typename Place, typename Inputs>
 void view_loss(arguments<Place> const& in, std::size_t tokens, Inputs& to) {
   in.view("current_logprob", to.current_logprob);
   in.view("old_logprob", to.old_logprob);
   in.view("mask", to.mask);
   in.view("turn_advantage", to.turn_advantage);
+  in.view("token_advantage", to.token_advantage);
   in.view("reference_logprob", to.reference_logprob);
   in.view("weight", to.weight);
   turnwise::expects_size("ppo_clip", "current_logprob", to.current_logprob.size(), tokens, "token of the batch");

@@ -3,6 +3,7 @@
 #include "calls.hpp"
 #include "options.hpp"
 
+#include <turnwise/gpu/advantage/group_relative.cuh>
 #include <turnwise/gpu/advantage/leave_one_out.cuh>
 #include <turnwise/gpu/core/grouping.cuh>
 #include <turnwise/gpu/core/reasons.cuh>
@@ -89,9 +90,24 @@ class device_grouping final : public grouping {
   [[nodiscard]] gpu::grouping const& get() const { return groups_; }
 
   tensor_map leave_one_out(tensor_map const& in, option_map const& given) const override {
-    on_device const place{device_};
-    device_arguments const args{"leave_one_out", in, device_};
     auto const options = options_of("leave_one_out", given, fields::leave_one_out);
+    return advantages("leave_one_out", in, [&](auto turn_return, auto reasons, auto advantage, auto stream) {
+      gpu::advantage::leave_one_out(groups_, turn_return, reasons, options, advantage, status_, stream);
+    });
+  }
+  tensor_map group_relative(tensor_map const& in, option_map const& given) const override {
+    auto const options = options_of("group_relative", given, fields::group_relative);
+    return advantages("group_relative", in, [&](auto turn_return, auto reasons, auto advantage, auto stream) {
+      gpu::advantage::group_relative(groups_, turn_return, reasons, options, advantage, status_, stream);
+    });
+  }
+
+ private:
+  /// Runs method(turn_return, reasons, advantage, stream).
+  template <typename Method>
+  tensor_map advantages(std::string_view function, tensor_map const& in, Method method) const {
+    on_device const place{device_};
+    device_arguments const args{function, in, device_};
     device_span<double const> turn_return;
     device_span<reason_flags const> reasons;
     device_span<double> advantage;
@@ -99,11 +115,10 @@ class device_grouping final : public grouping {
     args.view("reasons", reasons);
     results made{device_};
     made.make("advantage", advantage, groups_.turns);
-    gpu::advantage::leave_one_out(groups_, turn_return, reasons, options, advantage, status_, place.stream);
+    method(turn_return, reasons, advantage, place.stream);
     return made.map();
   }
 
- private:
   at::Device device_;
   tensor_map held_;  // keeps alive the batch's tensors and the status
   scratch memory_;
@@ -192,11 +207,12 @@ class device_batch final : public batch {
     on_device const place{device_};
     device_arguments const args{"dr_kernel", in, device_};
     step_options const options{given};
+    check_step(args, options.recipe);
     results made{device_};
     args.dispatch<float, bfloat16>("old_logprob", [&]<typename T>() {
       gpu::recipe::step_inputs<T, T, double> inputs;
       gpu::recipe::step_outputs outputs;
-      view_step(args, tokens_, inputs);
+      view_step(args, view_.turns, tokens_, inputs);
       make_step(made, outputs, view_.turns, tokens_, token_outputs);
       scratch const memory{gpu::recipe::dr_kernel_workspace_bytes(view_.turns, tokens_), device_};
       gpu::recipe::dr_kernel(view_, by_turn_->get(), plan_, inputs, options.recipe, options.key, outputs, status_,
@@ -254,15 +270,17 @@ class device_batch final : public batch {
     args.view("turn_scale", turn_scale);
     results made{device_};
     args.dispatch<float, bfloat16>("current_logprob", [&]<typename T>() {
-      gpu::loss::loss_inputs<T, T, T, double, float> inputs;
-      gpu::loss::loss_outputs<T> outputs;
-      device_span<loss_record> record;
-      view_loss(args, tokens_, inputs);
-      made.make("gradient", outputs.gradient, tokens_);
-      made.make("record", record, at::IntArrayRef{});
-      scratch const memory{gpu::loss::policy_loss_workspace_bytes<policy, float>(view_.turns, tokens_), device_};
-      gpu::loss::policy_loss(plan_, inputs, options.policy, options.driver, turn_scale, outputs, record, status_,
-                             memory.get(), place.stream);
+      dispatch_advantage(args, [&]<typename Advantage>() {
+        gpu::loss::loss_inputs<T, T, T, Advantage, float> inputs;
+        gpu::loss::loss_outputs<T> outputs;
+        device_span<loss_record> record;
+        view_loss(args, tokens_, inputs);
+        made.make("gradient", outputs.gradient, tokens_);
+        made.make("record", record, at::IntArrayRef{});
+        scratch const memory{gpu::loss::policy_loss_workspace_bytes<policy, float>(view_.turns, tokens_), device_};
+        gpu::loss::policy_loss(plan_, inputs, options.policy, options.driver, turn_scale, outputs, record, status_,
+                               memory.get(), place.stream);
+      });
     });
     return made.map();
   }

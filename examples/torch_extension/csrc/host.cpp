@@ -39,8 +39,20 @@ class host_grouping final : public grouping {
   explicit host_grouping(turnwise::grouping groups) : groups_(std::move(groups)) {}
 
   tensor_map leave_one_out(tensor_map const& in, option_map const& given) const override {
-    host_arguments const args{"leave_one_out", in, host};
-    auto options = options_of("leave_one_out", given, fields::leave_one_out);
+    auto const options = options_of("leave_one_out", given, fields::leave_one_out);
+    return advantages("leave_one_out", in, options,
+                      [](auto const&... call) { turnwise::advantage::leave_one_out<double>(call...); });
+  }
+  tensor_map group_relative(tensor_map const& in, option_map const& given) const override {
+    auto const options = options_of("group_relative", given, fields::group_relative);
+    return advantages("group_relative", in, options,
+                      [](auto const&... call) { turnwise::advantage::group_relative<double>(call...); });
+  }
+
+ private:
+  template <typename Options, typename Method>
+  tensor_map advantages(std::string_view function, tensor_map const& in, Options options, Method method) const {
+    host_arguments const args{function, in, host};
     options.threads = at::get_num_threads();
     std::span<double const> turn_return;
     std::span<reason_flags const> reasons;
@@ -49,11 +61,10 @@ class host_grouping final : public grouping {
     results made{host};
     std::span<double> advantage;
     made.make("advantage", advantage, groups_.turns());
-    turnwise::advantage::leave_one_out(groups_, turn_return, reasons, options, advantage);
+    method(groups_, turn_return, reasons, options, advantage);
     return made.map();
   }
 
- private:
   turnwise::grouping groups_;
 };
 
@@ -124,11 +135,12 @@ class host_batch final : public batch {
     host_arguments const args{"dr_kernel", in, host};
     step_options options{given};
     options.recipe.threads = at::get_num_threads();
+    check_step(args, options.recipe);
     results made{host};
     args.dispatch<float, BFloat16>("old_logprob", [&]<typename T>() {
       turnwise::recipe::step_inputs<T, T, double> inputs;
       turnwise::recipe::step_outputs outputs;
-      view_step(args, tokens_, inputs);
+      view_step(args, view_.turns(), tokens_, inputs);
       make_step(made, outputs, view_.turns(), tokens_, token_outputs);
       turnwise::recipe::dr_kernel(view_, inputs, options.recipe, options.key, outputs);
     });
@@ -176,14 +188,16 @@ class host_batch final : public batch {
     args.view("turn_scale", turn_scale);
     results made{host};
     args.dispatch<float, BFloat16, double>("current_logprob", [&]<typename T>() {
-      loss::loss_inputs<T, T, T, double, float> inputs;
-      loss::loss_outputs<T> outputs;
-      std::span<loss::loss_record> record;
-      view_loss(args, tokens_, inputs);
-      made.make("gradient", outputs.gradient, tokens_);
-      made.make("record", record, at::IntArrayRef{});
-      record[0] =
-          loss::policy_loss(view_, inputs, options.policy, options.driver, turn_scale, outputs, at::get_num_threads());
+      dispatch_advantage(args, [&]<typename Advantage>() {
+        loss::loss_inputs<T, T, T, Advantage, float> inputs;
+        loss::loss_outputs<T> outputs;
+        std::span<loss::loss_record> record;
+        view_loss(args, tokens_, inputs);
+        made.make("gradient", outputs.gradient, tokens_);
+        made.make("record", record, at::IntArrayRef{});
+        record[0] = loss::policy_loss(view_, inputs, options.policy, options.driver, turn_scale, outputs,
+                                      at::get_num_threads());
+      });
     });
     return made.map();
   }

@@ -32,7 +32,8 @@ PYBIND11_MODULE(_C, module) {
   using no_gil = py::call_guard<py::gil_scoped_release>;
 
   py::class_<grouping, std::shared_ptr<grouping>>(module, "Grouping")
-      .def("leave_one_out", &grouping::leave_one_out, no_gil());
+      .def("leave_one_out", &grouping::leave_one_out, no_gil())
+      .def("group_relative", &grouping::group_relative, no_gil());
   py::class_<batch, std::shared_ptr<batch>>(module, "Batch")
       .def("make_grouping", &batch::make_grouping, no_gil())
       .def("begin_reasons", &batch::begin_reasons, no_gil())

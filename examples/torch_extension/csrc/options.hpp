@@ -4,12 +4,15 @@
 
 #include "backend.hpp"
 
+#include <turnwise/advantage/group_relative.hpp>
 #include <turnwise/core/grouping.hpp>
 #include <turnwise/loss/aggregate.hpp>
 #include <turnwise/loss/inputs.hpp>
 #include <turnwise/loss/ppo_clip.hpp>
 #include <turnwise/recipe/dr_kernel.hpp>
 
+#include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -28,13 +31,15 @@ class option_reader {
 
   void number(std::string const& name, double& to) { read(name, "a number", to); }
   void flag(std::string const& name, bool& to) { read(name, "True or False", to); }
-  void whole(std::string const& name, std::uint32_t& to) {
-    double value = to;
+  template <std::integral T>
+  void whole(std::string const& name, T& to) {
+    constexpr T most = std::numeric_limits<T>::max();
+    static_assert(sizeof(T) <= 4);  // exact in a double
+    auto value = static_cast<double>(to);
     number(name, value);
-    turnwise::expects(value >= 0 && value <= std::numeric_limits<std::uint32_t>::max() &&
-                          value == static_cast<double>(static_cast<std::uint32_t>(value)),
-                      function_, ": ", prefix_, name, " = ", value, ", expected a whole number within [0, 2^32)");
-    to = static_cast<std::uint32_t>(value);
+    turnwise::expects(value >= 0 && value <= most && value == std::floor(value), function_, ": ", prefix_, name, " = ",
+                      value, ", expected a whole number within [0, ", most, "]");
+    to = static_cast<T>(value);
   }
   /// The values of an enumeration, in their order.
   template <typename E>
@@ -147,6 +152,12 @@ inline void leave_one_out(option_reader& read, turnwise::advantage::leave_one_ou
   read.flag("allow_kept_with_keep", to.allow_kept_with_keep);
   read.flag("scale", to.scale);
   read.number("epsilon", to.epsilon);
+}
+inline void group_relative(option_reader& read, turnwise::advantage::group_relative_options& to) {
+  read.flag("scale", to.scale);
+  read.whole("ddof", to.ddof);
+  read.number("epsilon", to.epsilon);
+  read.choice("members", to.members, {"valid", "kept"});
 }
 inline void aggregate(option_reader& read, turnwise::loss::aggregate_options& to) {
   read.choice(

@@ -71,6 +71,24 @@ struct storage<turnwise::logprob::log_normalizer<T>> : held_as<T, storage<T>::ty
   }
 }
 
+/// The method that gives a tensor of this dtype; flags are bytes.
+[[nodiscard]] inline std::string_view cast_method(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return "float";
+    case at::kDouble:
+      return "double";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kLong:
+      return "long";
+    case at::kInt:
+      return "int";
+    default:
+      return "bool";
+  }
+}
+
 /// The tensors of one call, by name.
 template <typename Place>
 class arguments {
@@ -93,7 +111,9 @@ class arguments {
     using held = storage<std::remove_const_t<T>>;
     using word = std::conditional_t<std::is_const_v<T>, typename held::word const, typename held::word>;
     static_assert(sizeof(T) == held::words * sizeof(word));
-    auto const words = Place::template view<word>(described(name), device_.index(), name);
+    auto const words = taken(name, held::type, [&](DLTensor const& from) {
+      return Place::template view<word>(from, device_.index(), name);
+    });
     turnwise::expects(words.size() % held::words == 0, function_, ": ", name, " has ", words.size(),
                       " numbers, expected a multiple of ", held::words);
     to = Span{reinterpret_cast<T*>(words.data()), words.size() / held::words};
@@ -101,7 +121,9 @@ class arguments {
   /// The same for rows of logits [..., vocabulary], which may lie apart.
   template <typename Span>
   void view_rows(std::string const& name, Span& to, turnwise::logprob::logit_layout& layout) const {
-    auto const rows = Place::template rows<typename Span::element_type>(described(name), device_.index(), name);
+    using T = typename Span::element_type;
+    auto const rows = taken(name, storage<std::remove_const_t<T>>::type,
+                            [&](DLTensor const& from) { return Place::template rows<T>(from, device_.index(), name); });
     to = rows.values;
     layout = rows.layout;
   }
@@ -114,10 +136,33 @@ class arguments {
     if (known) return;
     std::string expected;
     ((expected += (expected.empty() ? "" : " or ") + dtype_name(storage<Types>::type)), ...);
-    turnwise::fail(function_, ": ", name, " has dtype ", dtype_name(type), ", expected ", expected);
+    at::ScalarType const all[]{storage<Types>::type...};
+    turnwise::fail(function_, ": ", name, " has dtype ", dtype_name(type), ", expected ", expected, ": pass ", name,
+                   ".", cast_method(all[0]), "()");
   }
 
  private:
+  /// take(tensor); its errors name the function that was called, not its own, and say how to mend the tensor.
+  template <typename Take>
+  [[nodiscard]] auto taken(std::string const& name, at::ScalarType type, Take take) const {
+    DLTensor const from = described(name);
+    try {
+      return take(from);
+    } catch (turnwise::precondition_error const& error) {
+      std::string_view const what = error.what();
+      turnwise::fail(function_, what.substr(what.find(':')), remedy(name, type));
+    }
+  }
+  [[nodiscard]] std::string remedy(std::string const& name, at::ScalarType type) const {
+    at::Tensor const& from = tensor(name);
+    std::string const call = ": pass " + name + ".";
+    if (from.device().type() != device_.type() || (from.is_cuda() && from.device() != device_))
+      return call + "to(\"" + device_.str() + "\")";
+    bool const flags = type == at::kByte;
+    if (from.scalar_type() != type && !(flags && from.scalar_type() == at::kBool))
+      return (flags ? " or bool" : "") + call + std::string(cast_method(type)) + "()";
+    return from.is_contiguous() ? "" : call + "contiguous()";
+  }
   /// The tensor as DLPack describes it; views its sizes and strides.
   [[nodiscard]] DLTensor described(std::string const& name) const {
     at::Tensor const& from = tensor(name);

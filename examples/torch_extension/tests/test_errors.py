@@ -1,3 +1,8 @@
+import pathlib
+import shutil
+import subprocess
+import sys
+
 import pytest
 import reference
 import torch
@@ -28,23 +33,39 @@ def strided(tensor):
 @pytest.mark.parametrize(
     "name, change, message",
     [
-        ("rollout_logprob", torch.Tensor.double, "rollout_logprob has elements of type float64, expected float32"),
-        ("old_logprob", torch.Tensor.double, "old_logprob has dtype float64, expected float32 or bfloat16"),
+        (
+            "rollout_logprob",
+            torch.Tensor.double,
+            "dr_kernel: rollout_logprob has elements of type float64, expected float32: pass rollout_logprob.float()",
+        ),
+        (
+            "old_logprob",
+            torch.Tensor.double,
+            "old_logprob has dtype float64, expected float32 or bfloat16: pass old_logprob.float()",
+        ),
         ("old_logprob", torch.Tensor.half, "old_logprob has dtype float16"),
         ("rollout_logprob", torch.Tensor.bfloat16, "rollout_logprob has elements of type bfloat16"),
-        ("reward", torch.Tensor.float, "reward has elements of type float32, expected float64"),
-        ("mask", torch.Tensor.float, "mask has elements of type float32, expected uint8"),
-        ("reward", lambda x: x[1:], "given_reward has .* elements, expected .* (one a turn)"),
+        (
+            "reward",
+            torch.Tensor.float,
+            "dr_kernel: reward has elements of type float32, expected float64: pass reward.double()",
+        ),
+        (
+            "mask",
+            torch.Tensor.float,
+            "dr_kernel: mask has elements of type float32, expected uint8 or bool: pass mask.bool()",
+        ),
+        ("reward", lambda x: x[1:], "dr_kernel: reward has .* elements, expected .* (one a turn of the batch)"),
         ("old_logprob", lambda x: x[1:], "old_logprob has .* elements, expected .* (one a token of the batch)"),
         ("rollout_logprob", lambda x: x[1:], "rollout_logprob has .* elements"),
         ("mask", lambda x: x[1:], "mask has .* elements"),
         ("rollout_logprob", strided, "rollout_logprob is not contiguous: dimension 0 has stride 2, expected 1"),
-        ("reward", strided, "reward is not contiguous"),
+        ("reward", strided, "dr_kernel: reward is not contiguous: .*: pass reward.contiguous()"),
         ("old_logprob", lambda x: x.clone().requires_grad_(), "old_logprob requires grad, but gets none here"),
-        ("reward", lambda x: None, "correct has 0 elements"),
+        ("reward", lambda x: None, "dr_kernel: neither reward nor correct is given"),
         ("step", lambda x: 0.5, "step = 0.5, expected a whole number"),
         ("step", lambda x: -1, "step = -1"),
-        ("profiling_filter", lambda x: True, "correct has 0 elements"),
+        ("profiling_filter", lambda x: True, "dr_kernel: correct is not given, .* pass profiling_filter=False"),
     ],
 )
 def test_bad_tensors_name_the_argument(world, name, change, message):
@@ -100,9 +121,39 @@ def test_one_device_alone(world, device, cuda, place):
         tw.dr_kernel(batch, **{**good, "rollout_logprob": good["rollout_logprob"].to(place)})
 
 
+def test_a_folder_that_is_not_built(tmp_path):
+    here = pathlib.Path(tw.__file__).parent
+    shutil.copytree(here, tmp_path / here.name, ignore=shutil.ignore_patterns("_C.*"))
+    command = [sys.executable, "-c", "import turnwise_torch"]
+    found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert found.returncode == 1
+    assert f"turnwise_torch is not built in {tmp_path / here.name}: " in found.stderr
+
+
 def test_unknown_devices():
     with pytest.raises(ValueError, match="tensors are on meta"):
         tw.token_logprob(torch.zeros(2, 3, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta"))
+
+
+def test_what_a_view_of_the_memory_would_not_show():
+    offsets = torch.tensor([0, 1, 2])
+    batch = tw.Batch(offsets, torch.zeros(2, dtype=torch.int64), torch.arange(2), torch.tensor([0, 4, 8]), tokens=8)
+    old = torch.ones(8)
+    with pytest.raises(ValueError, match="log_ratio_statistics: old_logprob is a lazy negation"):
+        tw.log_ratio_statistics(batch, torch._neg_view(old), old)
+    with pytest.raises(ValueError, match="aggregate: mask has 9 elements, expected 8"):
+        tw.aggregate(batch, tw.begin_reasons(batch), torch.ones(9, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("length, message", [([5, 0], r"turn 0|turn_end\[0\]|\[0\]"), ([4, -1], r"\[1\]|turn 1")])
+def test_lengths_stay_in_their_rows(length, message):
+    like = torch.zeros(2, 4)
+    index = torch.arange(2)
+    with pytest.raises(ValueError, match=message):
+        batch = tw.Batch.padded(torch.arange(3), index, index, like, length=torch.tensor(length))
+        tw.log_ratio_statistics(batch, like, like)
+    with pytest.raises(ValueError, match=r"length has shape \(1,\), expected \(2,\)"):
+        tw.Batch.padded(torch.arange(3), index, index, like, length=torch.tensor([4]))
 
 
 def test_batches_that_do_not_fit():
@@ -130,6 +181,12 @@ def test_batches_that_do_not_fit():
         tw.make_grouping(tw.Batch(offsets, ids, ids, tokens, tokens=3), "prompt")
     with pytest.raises(ValueError, match="like has 1 dimensions"):
         tw.Batch.padded(offsets, ids, ids, torch.zeros(3))
+    with pytest.raises(ValueError, match="expected either length, or turn_begin and turn_end"):
+        tw.Batch.padded(offsets, ids, ids, torch.zeros(1, 3), length=ids, turn_begin=tokens[:-1], turn_end=tokens[1:])
+    with pytest.raises(ValueError, match="either token_offsets, or turn_begin and turn_end"):
+        tw.Batch.padded(offsets, ids, ids, torch.zeros(1, 3), turn_end=tokens[1:])
+    with pytest.raises(ValueError, match="turns_of_mask: mask has 1 dimensions"):
+        tw.turns_of_mask(torch.ones(3))
 
 
 def test_bad_content_is_told_when_asked(cuda):

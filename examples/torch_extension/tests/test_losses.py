@@ -83,6 +83,56 @@ def test_ppo_clip_gradcheck(world, device):
     assert gradcheck(call, current, eps=1e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_token_advantages_are_those_of_turns(world, device, dtype):
+    r, batch, reasons, advantage, current = world
+    mask = r.mask.to(device)
+    scale = tw.aggregate(batch, reasons.to(device), mask)
+    advantage = advantage.float().double()  # the same number in both types
+    old = r.old.to(device)
+    by_turn = current.float().requires_grad_()
+    by_token = by_turn.detach().clone().requires_grad_()
+    loss, record = tw.ppo_clip(batch, by_turn, old, advantage.to(device), scale, mask)
+    of_tokens = spread(r, advantage).to(device, dtype)
+    got, got_record = tw.ppo_clip(batch, by_token, old, turn_scale=scale, mask=mask, token_advantage=of_tokens)
+    loss.backward()
+    got.backward()
+    assert loss.item() == pytest.approx(got.item(), rel=1e-6) and loss.item() != 0
+    torch.testing.assert_close(by_token.grad, by_turn.grad, rtol=1e-6, atol=0)
+    assert int(record.clipped_high) == int(got_record.clipped_high)
+
+
+def test_one_kind_of_advantage(world, device):
+    r, batch, reasons, advantage, current = world
+    scale, one = torch.ones(r.turns, dtype=torch.float64, device=device), "either turn_advantage or token_advantage"
+    current, old, advantage = current.float(), r.old.to(device), advantage.to(device)
+    with pytest.raises(ValueError, match=one):
+        tw.ppo_clip(batch, current, old, turn_scale=scale)
+    with pytest.raises(ValueError, match=one):
+        tw.ppo_clip(batch, current, old, advantage, scale, token_advantage=old)
+    with pytest.raises(ValueError, match="ppo_clip: turn_scale is missing"):
+        tw.ppo_clip(batch, current, old, advantage)
+    with pytest.raises(ValueError, match="token_advantage has .* elements"):
+        tw.ppo_clip(batch, current, old, turn_scale=scale, token_advantage=old[1:])
+    with pytest.raises(ValueError, match="token_advantage has dtype bfloat16, expected float32 or float64"):
+        tw.ppo_clip(batch, current, old, turn_scale=scale, token_advantage=old.bfloat16())
+
+
+def test_a_record_shows_itself(device):
+    ids = (torch.tensor(x, device=device) for x in ([0, 1], [0], [0], [0, 4]))
+    batch = tw.Batch(*ids, tokens=4)
+    one, old = torch.ones(1, dtype=torch.float64, device=device), torch.full((4,), -8.0, device=device)
+    ratio = torch.tensor([1.0, 1.0, 2.0, 4.0], device=device)  # above 1.2: clipped, for advantage 1
+    _, record = tw.ppo_clip(batch, old + ratio.log(), old, one, one)
+    assert float(record.clip_fraction_high) == 0.5 and float(record.clip_fraction_low) == 0
+    assert float(record.ratio_mean) == pytest.approx(2, rel=1e-6)
+    text = repr(record)
+    assert text.startswith("LossRecord(policy_loss=-4.4, ") and "tokens=4, " in text  # -(1 + 1 + 1.2 + 1.2)
+    assert "clip_fraction_high=0.5" in text and all(f"{name}=" in text for name in record.FIELDS)
+    empty = tw.LossRecord(torch.zeros(15, dtype=torch.int64, device=device))
+    assert float(empty.clip_fraction_high) == 0
+
+
 def test_a_broken_token_stays_alone(world, device):
     r, batch, reasons, advantage, current = world
     scale = tw.aggregate(batch, reasons.to(device), r.mask.to(device))

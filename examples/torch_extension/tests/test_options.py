@@ -112,6 +112,26 @@ def test_leave_one_out(device):
     assert by_turn[1] == 2 - 6.5  # alone at its index: the others' first turns
 
 
+@pytest.mark.parametrize(
+    "options, want",
+    [
+        (dict(scale=False), [-3.0, -2.0, 0.0, 5.0]),
+        (dict(epsilon=0.0), [x / math.sqrt(38 / 3) for x in (-3, -2, 0, 5)]),
+        (dict(epsilon=0.5, ddof=0), [x / (math.sqrt(38 / 4) + 0.5) for x in (-3, -2, 0, 5)]),
+        (dict(epsilon=0.0, members="kept"), [x / math.sqrt(1 / 2) for x in (-0.5, 0.5, 2.5, 7.5)]),
+    ],
+)
+def test_group_relative(device, options, want):
+    batch = tw.Batch(*whole(device, [0, 2, 3, 4], [0, 0, 0], [0, 1, 2], [0] * 5), tokens=0)
+    value = torch.tensor([1.0, 2.0, 4.0, 9.0], dtype=torch.float64, device=device)
+    reasons = torch.tensor([0, 0, 32, 32], dtype=torch.int32, device=device)
+    got = tw.group_relative(tw.make_grouping(batch, "group"), value, reasons, **options).tolist()
+    assert got == pytest.approx(want, rel=1e-14)
+    with pytest.raises(ValueError, match="group_relative: ddof = 0.5, expected a whole number"):
+        tw.group_relative(tw.make_grouping(batch), value, ddof=0.5)
+    assert tw.group_relative(tw.make_grouping(batch), value)[1] == 0  # alone at its index
+
+
 def test_kernel_reward(device):
     batch = tw.Batch(*whole(device, [0, 6], [0], [0], list(range(7))), tokens=6)
     yes, no = [1, 1, 1, 1, 1, 0], [0] * 6

@@ -19,12 +19,15 @@
 #error "turnwise needs exceptions: compile without -fno-exceptions"
 #endif
 
+// The first header of libstdc++ undefines both macros; other standard libraries leave them.
+#include <cstddef>
 #if defined(min) || defined(max)
 #error "turnwise needs min and max as names, not macros: define NOMINMAX before including <windows.h>"
 #endif
 
 // Bytes of the vector registers in host code, and the namespace of what depends on them and on the compiler: units of
-// one program may differ in both and must not share it. Public functions they may share, since each build does for all.
+// one program may differ in both and must not share it. Public functions keep one name, and the linker keeps any unit's
+// build of them: the results are the same, but the program then needs the widest instruction set of its units.
 #if defined(__CUDACC__)  // its front end knows few of the builtins
 #define TURNWISE_VECTOR_BYTES 16
 #define TURNWISE_VECTOR_NAMESPACE vectors_of_cuda

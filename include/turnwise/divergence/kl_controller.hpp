@@ -42,7 +42,8 @@ struct kl_controller_state {
 ///         state is unchanged.
 /// @note  A NaN or infinite measurement changes nothing but `skipped`.
 /// @note  The same bits everywhere. Ranks that share the measured KL keep the same coefficient.
-/// @par Reference  Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
+/// @par Complexity  O(1).
+/// @par Reference   Ziegler et al. 2019, arXiv:1909.08593, section 2.2.
 inline void kl_controller(kl_controller_state& state, double measured, std::int64_t samples,
                           kl_controller_options const& options) {
   using importance::is_finite;

@@ -44,6 +44,7 @@ inline std::size_t turn_grain(std::size_t turns, std::size_t tokens) {
 ///        (non_finite) and enter nothing else.
 /// @note  Exact: the same bits for any order, split, thread count, compiler and backend, below 2^33 tokens a turn.
 /// @par Complexity  one read of the tokens, O(S) writes, no allocation.
+/// @par Reference   ours.
 /// @see docs/exactness.md for the grid.
 template <logprob_value Old, logprob_value Rollout>
 void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
@@ -60,6 +61,7 @@ void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout
 /// The same with the sums that mismatch metrics need, from the same single read.
 ///
 /// @param[out] moments  [S]; the same bits for any order, split of turns, thread count and compiler.
+/// @par Reference   ours.
 template <logprob_value Old, logprob_value Rollout>
 void log_ratio_statistics(rollout_view const& batch, token_logprobs<Old, Rollout> const& tokens,
                           std::span<turn_statistics> statistics, std::span<ratio_moments> moments, int threads = 0) {

@@ -115,7 +115,10 @@ template <typename T>
           " has more elements than memory can hold");
   if (count == 0) return nullptr;
   expects(tensor.data != nullptr, function, ": ", argument, " has ", count, " elements and no data");
-  auto const address = reinterpret_cast<std::uintptr_t>(tensor.data) + static_cast<std::uintptr_t>(tensor.byte_offset);
+  auto const data = reinterpret_cast<std::uintptr_t>(tensor.data);
+  auto const address = data + static_cast<std::uintptr_t>(tensor.byte_offset);
+  expects(address >= data && count * sizeof(T) <= std::numeric_limits<std::uintptr_t>::max() - address, function, ": ",
+          argument, " reaches beyond the end of memory");
   expects(address % alignof(T) == 0, function, ": ", argument, " begins at an address that is no multiple of ",
           alignof(T));
   return reinterpret_cast<T*>(address);

@@ -43,7 +43,10 @@ void check_merge(std::size_t partials, std::size_t rows, std::size_t mask, Outpu
 /// @throws precondition_error  sizes, layout, shard or temperature that do not fit, an id of an unmasked row outside
 ///                             the whole vocabulary; nothing is written.
 /// @note  The target's logit is 0 in all parts but the one that holds it, so its sum is right whatever the padding.
+/// @note  Deterministic as token_logprob.
 /// @par Complexity  O(rows * columns) time, no allocation; 20 or 40 bytes a row and tile to exchange.
+/// @par Reference   Milakov and Gimelshein 2018, arXiv:1805.02867 (joining sums about different maxima); Shoeybi et al.
+///                  2019, arXiv:1909.08053 (cross entropy over a split vocabulary).
 /// @see turnwise::gpu::logprob::logprob_partials
 template <logprob_value L, token_id Id>
 void logprob_partials(token_logits<L, Id> const& logits, vocabulary_shard const& shard,
@@ -81,7 +84,9 @@ void logprob_partials(token_logits<L, Id> const& logits, vocabulary_shard const&
 /// @param[out] out       [rows] each, or empty.
 /// @throws precondition_error  sizes or temperature that do not fit; nothing is written.
 /// @note  Edge cases as token_logprob's.
+/// @note  Deterministic: in the order given, which is that of the vocabulary.
 /// @par Complexity  O(rows * tiles), no allocation.
+/// @par Reference   as for the parts.
 /// @see turnwise::gpu::logprob::merge_logprob_partials
 template <real P, real T>
 void merge_logprob_partials(std::span<logprob_partial<P> const> partials, std::size_t rows,

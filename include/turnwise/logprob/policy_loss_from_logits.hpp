@@ -98,7 +98,7 @@ void check_row_loss(logit_layout const& layout, Inputs const& in, Policy const& 
   rows("selected", in.selected.size(), !loss::uses_selection<Policy>);
   rows("logprob", out.logprob.size(), true);
   rows("entropy", out.entropy.size(), true);
-  loss::detail::check_loss_options(options, !in.reference_logprob.empty(), true);
+  loss::detail::check_loss_options(options, layout.rows == 0 || !in.reference_logprob.empty(), true);
   check_gradient_layout(out.layout, layout, out.gradient.size(), function);
 }
 
@@ -143,6 +143,7 @@ template <real F, typename Inputs>
 ///        row (token_logprob) or one whose numbers are not finite gets gradient 0 and counts as non_finite.
 /// @note  In double; the same bits for any number of threads.
 /// @par Complexity  O(rows * vocabulary) time, O(rows) memory.
+/// @par Reference   ours; the losses are those of their policies.
 /// @see turnwise::gpu::logprob::policy_loss_from_logits
 template <typename Policy, logprob_value L, token_id Id, real T>
 loss::loss_record policy_loss_from_logits(token_logits<L, Id> const& logits, row_loss_inputs<T> const& inputs,

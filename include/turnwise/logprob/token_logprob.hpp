@@ -97,6 +97,7 @@ void store_row(token_logprob_outputs<T> const& out, std::size_t row, row_result<
 /// @note  Sums in double, in index order; a row's result does not depend on the other rows. exp2 and log are the C
 ///        library's, so the last bits may differ between platforms.
 /// @par Complexity  O(rows * vocabulary) time, each logit read twice; no allocation.
+/// @par Reference   ours, by the log-sum-exp about the maximum; sum_squares: Li et al. 2026, arXiv:2602.07078.
 /// @see turnwise::gpu::logprob::token_logprob
 template <logprob_value L, token_id Id, real T>
 void token_logprob(token_logits<L, Id> const& logits, token_logprob_options const& options,

@@ -91,7 +91,10 @@ void check_gradient_layout(Layout const& layout, logit_layout const& of_logits, 
 /// @note  Zero without a read of the row's logits and id: a masked row, a row whose two gradients are 0 (a rejected
 ///        turn), a row that token_logprob found bad (its normalizer is NaN). A gradient that is not finite affects its
 ///        own row. A filtered logit (-inf) has gradient 0, or that of a token of probability 0 where it is the target.
+/// @note  Deterministic: each element on its own, in double; the same bits for any number of threads and whatever the
+///        other rows. exp2 is the C library's, so the last bits may differ between platforms.
 /// @par Complexity  O(rows * columns) time, no allocation.
+/// @par Reference   ours: the derivatives of the softmax.
 /// @see turnwise::gpu::logprob::token_logprob_backward
 template <logprob_value L, token_id Id, real T>
 void token_logprob_backward(token_logits<L, Id> const& logits, logprob_gradients<T> const& from, double temperature,
@@ -124,7 +127,7 @@ void token_logprob_backward(token_logits<L, Id> const& logits, logprob_gradients
       std::size_t const target = detail::column_of(logits.ids[row], first_id, layout.vocabulary);
       for (std::size_t i = 0; i < layout.vocabulary; ++i) {
         double const value = slope(static_cast<double>(values[i]), scale.log2_scale, i == target);
-        to[i] = static_cast<L>(static_cast<log_ratio_t<L, L>>(value));  // a half type takes floats
+        to[i] = static_cast<L>(narrowed<log_ratio_t<L, L>>(value));  // a half type takes floats
       }
     }
   });

@@ -76,6 +76,7 @@ struct loss_counts {
 /// @param[in]  mask    [N], or empty: all tokens were generated.
 /// @param[out] tokens  [S].
 /// @throws precondition_error  sizes that differ, ranges outside the mask; nothing is written.
+/// @note  Deterministic: counts.
 /// @par Complexity  one read of the mask, if any; O(S).
 inline void count_tokens(rollout_view const& batch, std::span<std::uint8_t const> mask,
                          std::span<std::int64_t> tokens) {
@@ -204,6 +205,7 @@ inline void check_aggregate(aggregate_options const& options) {
 /// @param[in] reasons  [S]; kept turns are in the loss.
 /// @throws precondition_error  sizes that differ, a negative count, more than 2^63 - 1 tokens together.
 /// @note  Counts of parts add up when each unit, and with scope = prompt each prompt, lies in one part.
+/// @note  Deterministic: integers.
 /// @par Complexity  O(S + J log J) time, O(J) memory.
 [[nodiscard]] inline loss_counts count_for_loss(rollout_view const& batch, std::span<std::int64_t const> tokens,
                                                 std::span<reason_flags const> reasons, loss_unit unit) {
@@ -228,6 +230,8 @@ inline void check_aggregate(aggregate_options const& options) {
 ///         nominal or norm outside [2^-63, 2^63], a total smaller than the batch's own counts; nothing is written.
 /// @note  Filler rows have mask 0 or are not kept: they count nowhere.
 /// @note  Everything rejected: all 0.
+/// @note  Deterministic: integers, then two products and a quotient a turn; the same bits for any order of
+///        trajectories, any split that `total` is added up from, and on the device.
 /// @par Complexity  O(S + J log J) time, O(J) memory.
 /// @par Reference   token_mean: DAPO, arXiv:2503.14476; token_norm: Dr. GRPO, arXiv:2503.20783.
 inline void aggregate(rollout_view const& batch, std::span<std::int64_t const> tokens,

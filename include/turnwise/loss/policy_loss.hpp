@@ -59,15 +59,17 @@ void check_loss(rollout_view const& batch, Inputs const& in, loss_options const&
   per_token("entropy_gradient", out.entropy_gradient.size(), true);
   expects(in.turn_advantage.empty() || in.token_advantage.empty(), name,
           ": turn_advantage and token_advantage are both given, expected one");
-  if (in.token_advantage.empty()) expects_size(name, "turn_advantage", in.turn_advantage.size(), batch.turns(), "turn");
+  if (in.token_advantage.empty() && tokens > 0)
+    expects_size(name, "turn_advantage", in.turn_advantage.size(), batch.turns(), "turn");
   expects(out.entropy_gradient.empty() || !in.entropy.empty(), name, ": entropy_gradient without entropy");
   expects_size(name, "turn_scale", turn_scale.size(), batch.turns(), "turn");
   check_token_ranges(batch, tokens, name);
-  check_loss_options(options, !in.reference_logprob.empty(), !in.entropy.empty());
+  bool const none = tokens == 0;  // then an array that is given is empty too
+  check_loss_options(options, none || !in.reference_logprob.empty(), none || !in.entropy.empty());
   for (std::size_t s = 0; s < batch.turns(); ++s) {
     expects(turn_scale[s] >= 0 && within_limit(turn_scale[s]), name, ": turn_scale[", s, "] = ", turn_scale[s],
             ", expected a finite number, at least 0");
-    if (turn_scale[s] == 0 || in.turn_advantage.empty()) continue;
+    if (turn_scale[s] == 0 || in.turn_advantage.size() <= s) continue;
     expects(within_limit(in.turn_advantage[s]), name, ": turn_advantage[", s, "] = ", in.turn_advantage[s],
             " of a turn in the loss is not finite or too large");
   }

@@ -121,7 +121,8 @@ inline void check_lengths(rollout_view const& batch, std::span<std::uint8_t cons
 /// @throws precondition_error  sizes that differ, an inconsistent batch, a token range that is none, more than 2^63 - 1
 ///         tokens together, a quantile outside [0, 1].
 /// @note  A trajectory without a turn that counts is in no distribution and no rate; empty_trajectories tells how many.
-/// @note  Exact: integers but for the means and rates, one division each. The order of trajectories does not show.
+/// @note  Deterministic: integers but for the means and rates, one division each; the same bits for any order of
+///        trajectories and any compiler.
 /// @par Complexity  O(S log S) time, O(S) memory.
 /// @par Reference   ours.
 [[nodiscard]] inline length_record length_statistics(rollout_view const& batch,

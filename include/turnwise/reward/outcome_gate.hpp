@@ -2,6 +2,7 @@
 /// Lets a shaping term count only where the outcome is good, so that no failure is paid for its looks.
 #pragma once
 
+#include <turnwise/reward/kernel_reward.hpp>
 #include <turnwise/reward/scaled_penalty.hpp>
 
 #include <cmath>
@@ -46,8 +47,9 @@ namespace detail {
 
 inline void check_outcome_gate(outcome_gate_options const& options) {
   expects(within_limit(options.threshold), "outcome_gate: threshold = ", options.threshold,
-          ", expected a finite number");
-  expects(within_limit(options.weight), "outcome_gate: weight = ", options.weight, ", expected a finite number");
+          ", expected a finite number within +-2^500");
+  expects(within_limit(options.weight), "outcome_gate: weight = ", options.weight,
+          ", expected a finite number within +-2^500");
   // What a term is cut to is finite, even of no weight.
   expects(options.low <= magnitude_limit<double>, "outcome_gate: low = ", options.low,
           ", expected a finite number (or -infinity)");
@@ -73,8 +75,8 @@ inline void check_outcome_gate(outcome_gate_options const& options) {
 /// @param[out] reward   [S], unit of outcome; may be the same span as outcome or shaping. NaN where the outcome is, or
 ///                      where the gate is open and the shaping term is.
 /// @throws precondition_error  sizes that differ, threshold or weight not finite, low above high, low = infinity or
-///         high = -infinity, an infinite outcome, or shaping term behind an open gate, of a turn that is not flagged
-///         off; nothing is written.
+///         high = -infinity, an infinite outcome, shaping term behind an open gate, or a reward beyond
+///         magnitude_limit, of a turn that is not flagged off; nothing is written.
 /// @note  Gates turn by turn. To drop whole groups without a good outcome use a filter on groups.
 /// @note  Deterministic: one fused multiply-add a turn (as a factor, and one product).
 /// @par Complexity  O(S), no allocation.
@@ -88,15 +90,17 @@ void outcome_gate(no_deduce<std::span<T const>> outcome, no_deduce<std::span<T c
   detail::check_outcome_gate(options);
   detail::check_rewards<T>(outcome, reasons, "outcome_gate", "outcome");
   auto const flagged_off = [&](std::size_t s) { return !reasons.empty() && (reasons[s] & reason::invalid) != 0; };
-  for (std::size_t s = 0; s < outcome.size(); ++s)
-    expects(flagged_off(s) || !(static_cast<double>(outcome[s]) > options.threshold) || std::isnan(shaping[s]) ||
-                within_limit(shaping[s]),
-            "outcome_gate: shaping[", s, "] = ", shaping[s], " is infinite or beyond the magnitude limit");
-  for (std::size_t s = 0; s < outcome.size(); ++s)
-    reward[s] =
-        flagged_off(s)
-            ? outcome[s]
-            : narrowed<T>(gated_reward(static_cast<double>(outcome[s]), static_cast<double>(shaping[s]), options));
+  auto const of_turn = [&](std::size_t s) {
+    return gated_reward(static_cast<double>(outcome[s]), static_cast<double>(shaping[s]), options);
+  };
+  for (std::size_t s = 0; s < outcome.size(); ++s) {
+    if (flagged_off(s) || !(static_cast<double>(outcome[s]) > options.threshold)) continue;
+    expects(std::isnan(shaping[s]) || within_limit(shaping[s]), "outcome_gate: shaping[", s, "] = ", shaping[s],
+            " is infinite or beyond the magnitude limit");
+    expects(is_reward<T>(of_turn(s)), "outcome_gate: shaping[", s, "] = ", shaping[s], " makes a reward of ",
+            of_turn(s), ", beyond the magnitude limit");
+  }
+  for (std::size_t s = 0; s < outcome.size(); ++s) reward[s] = flagged_off(s) ? outcome[s] : static_cast<T>(of_turn(s));
 }
 
 }  // namespace turnwise::reward

@@ -46,7 +46,8 @@ namespace detail {
 
 inline void check_scaled_penalty(scaled_penalty_options const& options) {
   if (options.kind == penalty_kind::replace)
-    expects(within_limit(options.factor), "scaled_penalty: factor = ", options.factor, ", expected a finite number");
+    expects(within_limit(options.factor), "scaled_penalty: factor = ", options.factor,
+            ", expected a finite number within +-2^500");
   else
     expects(options.factor >= 0 && options.factor <= 1, "scaled_penalty: factor = ", options.factor,
             ", expected a number in [0, 1]");

@@ -63,7 +63,8 @@ struct speedup_ladder_options {
   /// True when a rung asks for the second speedup.
   [[nodiscard]] TURNWISE_HOST_DEVICE bool asks_baseline() const noexcept {
     bool asks = false;
-    for (int i = 0; i < most_rungs; ++i) asks = asks || rung(i).baseline >= -largest<double>;
+    for (int i = 0; i < most_rungs; ++i)
+      asks = asks || (rung(i).speedup <= largest<double> && rung(i).baseline >= -largest<double>);
     return asks;
   }
 };
@@ -107,6 +108,8 @@ void check_speedup_ladder(speedup_ladder_options const& options) {
     check_reward_option<T>(rung.value, name, "rungs[" + std::to_string(i) + "].value");
     expects(!std::isnan(rung.speedup) && !std::isnan(rung.baseline), "speedup_ladder: rungs[", i,
             "] asks for a speedup of NaN");
+    expects(rung.speedup > largest<double> || rung.baseline <= largest<double>, "speedup_ladder: rungs[", i,
+            "] is never reached, for its baseline is infinite");
     for (int k = 0; k < i; ++k)
       expects(rung.speedup > largest<double> || options.rung(k).speedup > rung.speedup ||
                   options.rung(k).baseline > rung.baseline,

@@ -22,12 +22,16 @@ namespace turnwise::gpu {
   return a / b + (a % b != 0);
 }
 
+inline namespace TURNWISE_GPU_SHAPE_NAMESPACE {
+
 /// Blocks of a one-dimensional grid over `count` items; rows go to x, which holds 2^31 - 1 blocks, so kernels stride.
 [[nodiscard]] constexpr unsigned grid_blocks(std::size_t count, std::size_t per_block) noexcept {
   std::size_t const blocks = ceil_div(count, per_block);
   constexpr std::size_t most = TURNWISE_GPU_MAX_BLOCKS;
   return static_cast<unsigned>(blocks < most ? blocks : most);
 }
+
+}  // namespace TURNWISE_GPU_SHAPE_NAMESPACE
 
 /// Enqueues a kernel and throws cuda_error naming `call` if the launch is refused. No blocks: nothing happens.
 template <typename... Parameters, typename... Arguments>

@@ -12,6 +12,8 @@ namespace turnwise::gpu::detail {
 inline constexpr int lanes = 32;
 inline constexpr unsigned all_lanes = 0xffffffffu;
 
+inline namespace TURNWISE_GPU_SHAPE_NAMESPACE {
+
 /// Threads of a block whose warps work on their own.
 inline constexpr unsigned warp_block_threads = TURNWISE_GPU_BLOCK_WARPS * lanes;
 
@@ -21,6 +23,8 @@ inline constexpr unsigned warp_block_threads = TURNWISE_GPU_BLOCK_WARPS * lanes;
   unsigned const blocks = grid_blocks(count, warp_block_threads / lanes);
   return blocks < most ? blocks : most;
 }
+
+}  // namespace TURNWISE_GPU_SHAPE_NAMESPACE
 
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x % lanes); }
 

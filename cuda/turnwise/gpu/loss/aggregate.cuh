@@ -150,6 +150,7 @@ inline constexpr std::size_t count_tokens_workspace_bytes = 0;  ///< takes no wo
 /// @param[out] tokens  [S].
 /// @throws precondition_error  sizes that differ; nothing is enqueued.
 /// @throws cuda_error          a launch was refused.
+/// @par Complexity  one read of the mask, if any: a block a turn.
 inline void count_tokens(token_plan const& plan, device_span<std::uint8_t const> mask, device_span<std::int64_t> tokens,
                          ::cuda::stream_ref stream) {
   if (!mask.empty()) expects_size("count_tokens", "mask", mask.size(), plan.tokens, "token of the plan");
@@ -178,6 +179,7 @@ inline void count_tokens(token_plan const& plan, device_span<std::uint8_t const>
 /// @param[out] total   [1]; ranks add theirs up, as six 64-bit integers, before aggregate.
 /// @throws precondition_error  sizes that differ, a workspace too small; nothing is enqueued.
 /// @throws cuda_error          a launch was refused.
+/// @par Complexity  O(S) work: a thread a trajectory, then a thread a prompt.
 /// @see turnwise::loss::count_for_loss
 inline void count_for_loss(grouping const& groups, device_span<std::int64_t const> tokens,
                            device_span<reason_flags const> reasons, turnwise::loss::loss_unit unit,
@@ -203,6 +205,7 @@ inline void count_for_loss(grouping const& groups, device_span<std::int64_t cons
 /// @throws precondition_error  sizes that differ, options that contradict each other, a workspace too small; nothing is
 ///         enqueued.
 /// @throws cuda_error          a launch was refused.
+/// @par Complexity  O(S) work: a thread a trajectory.
 /// @see turnwise::loss::aggregate
 inline void aggregate(grouping const& groups, device_span<std::int64_t const> tokens,
                       device_span<reason_flags const> reasons, turnwise::loss::aggregate_options const& options,

@@ -48,12 +48,13 @@ void check_loss(token_plan const& plan, Inputs const& in, host::loss_options con
   per_token("entropy_gradient", out.entropy_gradient.size(), true);
   expects(in.turn_advantage.empty() || in.token_advantage.empty(), name,
           ": turn_advantage and token_advantage are both given, expected one");
-  if (in.token_advantage.empty())
+  if (in.token_advantage.empty() && plan.tokens > 0)
     expects_size(name, "turn_advantage", in.turn_advantage.size(), plan.turns, "turn of the plan");
   expects(out.entropy_gradient.empty() || !in.entropy.empty(), name, ": entropy_gradient without entropy");
   expects_size(name, "turn_scale", turn_scale.size(), plan.turns, "turn of the plan");
   expects(record == 1, name, ": record has ", record, " elements, expected 1");
-  host::detail::check_loss_options(options, !in.reference_logprob.empty(), !in.entropy.empty());
+  bool const none = plan.tokens == 0;  // then an array that is given is empty too
+  host::detail::check_loss_options(options, none || !in.reference_logprob.empty(), none || !in.entropy.empty());
 }
 
 /// Whether rows of these arrays may be read and written as 16-byte words.

@@ -2,6 +2,7 @@
 /// Lets a shaping term count only where the outcome is good, on the device.
 #pragma once
 
+#include <turnwise/gpu/reward/kernel_reward.cuh>
 #include <turnwise/gpu/reward/scaled_penalty.cuh>
 #include <turnwise/reward/outcome_gate.hpp>
 
@@ -30,8 +31,9 @@ struct gated_reward_of_turn {
       result = judged_reward(result, turn, status);
       T term = shaping[s];
       if (static_cast<double>(result) > options.threshold) term = judged_reward(term, turn, status);
-      result =
-          narrowed<T>(turnwise::reward::gated_reward(static_cast<double>(result), static_cast<double>(term), options));
+      result = written_reward<T>(
+          turnwise::reward::gated_reward(static_cast<double>(result), static_cast<double>(term), options), false, turn,
+          status);
     }
     reward[s] = result;
   }
@@ -51,7 +53,7 @@ inline constexpr std::size_t outcome_gate_workspace_bytes = 0;  ///< takes no wo
 ///                      stay.
 /// @param[out] reward   [S]; may be the same span as outcome or shaping.
 /// @param[in]  status   may be null; gains reward: an infinite outcome, or shaping term behind an open gate, of a turn
-///                      that is not flagged off. It acts as NaN.
+///                      that is not flagged off, which acts as NaN; a reward beyond magnitude_limit, which is NaN.
 /// @throws precondition_error  sizes that differ, options as on the host; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
 /// @par Complexity  O(S).

@@ -171,12 +171,14 @@ class token_loop {
       sums.add(token);
       log_ratio_squares += token.log_ratio * token.log_ratio;
       term_squares += token.squares;
+      if constexpr (ByToken) term_squares += values.advantage - values.advantage;  // NaN that the policy may not show
     }
     auto const log_ratio_limit = static_cast<number_type>(options_.log_ratio_limit);
     auto const limit = static_cast<number_type>(term_limit<number_type>);
     F const shares =
         log_ratio_squares * (1 / (log_ratio_limit * log_ratio_limit)) + term_squares * (1 / (limit * limit));
-    if (!(total(shares) <= number_type{1})) return false;
+    constexpr double short_of_one = 1 - 0x1p-20;  // what stands at a limit is for the other path, rounding or not
+    if (!(total(shares) <= static_cast<number_type>(short_of_one))) return false;
     sums_.add(sums, last - first);
     return true;
   }

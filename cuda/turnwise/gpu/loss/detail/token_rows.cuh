@@ -131,7 +131,7 @@ struct lane_record {
 /// `Count` neighbours of one turn, none of them masked. False, with nothing stored or added, if not all of them are as
 /// evaluate_plain takes them.
 /// @param advantage_of  the advantage of the row's token v.
-template <int Count, typename Work, typename Current, typename Old, typename AdvantageOf>
+template <bool ByToken, int Count, typename Work, typename Current, typename Old, typename AdvantageOf>
 __device__ bool plain_row(Work const& work, std::size_t first, Current const (&current)[Count], Old const (&old)[Count],
                           turn_values<typename Work::F> const& turn, AdvantageOf advantage_of,
                           lane_record<typename Work::F>& sums) {
@@ -159,6 +159,7 @@ __device__ bool plain_row(Work const& work, std::size_t first, Current const (&c
     ratio += token.ratio;
     furthest = fmax(furthest, fabs(token.log_ratio));
     squares += token.squares;
+    if constexpr (ByToken) squares += values.advantage - values.advantage;  // NaN that the policy may not show
     low = fmin(low, token.ratio);
     high = fmax(high, token.ratio);
     clipped_low += token.clipped_low;
@@ -166,7 +167,8 @@ __device__ bool plain_row(Work const& work, std::size_t first, Current const (&c
   }
   // The sum is there for NaN, which the maximum drops.
   auto const limit = static_cast<F>(work.options.log_ratio_limit);
-  constexpr F most = static_cast<F>(host::detail::term_limit<F>);
+  constexpr F most =
+      static_cast<F>(host::detail::term_limit<F> * (1 - 0x1p-20));  // short of the limit, as squares round
   if (!(furthest <= limit && fabs(log_ratio) <= Count * limit && squares <= most * most)) return false;
   store_row(work.out.gradient.data() + first, gradient);
   sums.policy_loss += static_cast<double>(policy_loss);
@@ -185,11 +187,11 @@ __device__ bool plain_row(Work const& work, std::size_t first, Current const (&c
                           turn_values<typename Work::F> const& turn, lane_record<typename Work::F>& sums) {
   using F = typename Work::F;
   if (work.in.token_advantage.empty())
-    return plain_row(
+    return plain_row<false>(
         work, first, current, old, turn, [&](int) { return turn.advantage; }, sums);
   std::remove_const_t<typename decltype(work.in.token_advantage)::element_type> advantage[Count];
   load_row(work.in.token_advantage.data() + first, advantage);
-  return plain_row(
+  return plain_row<true>(
       work, first, current, old, turn, [&](int v) { return static_cast<F>(advantage[v]); }, sums);
 }
 

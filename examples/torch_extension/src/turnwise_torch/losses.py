@@ -35,24 +35,32 @@ def ppo_clip(
     batch,
     current_logprob: Tensor,
     old_logprob: Tensor,
-    turn_advantage: Tensor,
-    turn_scale: Tensor,
+    turn_advantage: Optional[Tensor] = None,
+    turn_scale: Optional[Tensor] = None,
     mask: Optional[Tensor] = None,
     reference_logprob: Optional[Tensor] = None,
     weight: Optional[Tensor] = None,
+    *,
+    token_advantage: Optional[Tensor] = None,
     **options: Any,
 ) -> tuple[Tensor, LossRecord]:
     """The clipped surrogate of PPO, summed with turn_scale [S] of aggregate: (loss, record).
 
+    Advantages are turn_advantage [S] float64, or token_advantage [N] float32 or float64: exactly one of them.
     The gradient reaches current_logprob [N] alone; float32, bfloat16, or on the host float64, as the other log-probs.
     Options of ppo_clip: clip_low, clip_high, dual_clip; of loss_options: log_ratio_limit, kl_coefficient, kl (a dict).
     """
+    if (turn_advantage is None) == (token_advantage is None):
+        raise ValueError("ppo_clip: expected either turn_advantage or token_advantage")
+    if turn_scale is None:
+        raise ValueError("ppo_clip: turn_scale is missing: pass what aggregate gives")
     named = given(
         "ppo_clip",
         differentiable=("current_logprob",),
         current_logprob=current_logprob,
         old_logprob=old_logprob,
         turn_advantage=turn_advantage,
+        token_advantage=token_advantage,
         turn_scale=turn_scale,
         mask=mask,
         reference_logprob=reference_logprob,

@@ -18,6 +18,8 @@ def given(function: str, *, differentiable: tuple[str, ...] = (), **named: Optio
             raise TypeError(f"{function}: {name} is a {type(tensor).__name__}, expected a torch.Tensor")
         if tensor.requires_grad and name not in differentiable and torch.is_grad_enabled():
             raise ValueError(f"{function}: {name} requires grad, but gets none here: pass {name}.detach()")
+        if tensor.is_neg() or tensor.is_conj():  # bits that a view of the memory would not show
+            raise ValueError(f"{function}: {name} is a lazy negation or conjugate: pass {name}.clone()")
         tensors[name] = tensor.detach()
     return tensors
 

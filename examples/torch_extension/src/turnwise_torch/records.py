@@ -58,7 +58,13 @@ class Step:
 
 
 class LossRecord:
-    """What a loss reports, one number each: turnwise::loss::loss_record."""
+    """What a loss reports, each a tensor of one number: turnwise::loss::loss_record. repr() shows all, and waits.
+
+    policy_loss, kl_loss, entropy_loss: the terms of the loss. tokens: in the loss; turns: with a scale. non_finite:
+    tokens left out for it; saturated: with a clamped log ratio; clipped_low, clipped_high: that the policy clipped
+    because the ratio is too small, too large. log_ratio_sum (current - old), ratio_sum, ratio_min, ratio_max, kl_sum
+    and entropy_sum go over the tokens in the loss.
+    """
 
     FIELDS = (
         "policy_loss",
@@ -78,6 +84,7 @@ class LossRecord:
         "entropy_sum",
     )
     COUNTS = FIELDS[3:9]
+    MEANS = ("clip_fraction_low", "clip_fraction_high", "ratio_mean", "kl_mean", "old_kl_mean")
 
     def __init__(self, words: Tensor):
         self.words = words  # [15]: the record as it is
@@ -89,6 +96,37 @@ class LossRecord:
         index = self.FIELDS.index(name)
         return self.words[index] if name in self.COUNTS else self.numbers[index]
 
+    def __repr__(self) -> str:
+        here = LossRecord(self.words.cpu())
+        values = {name: getattr(here, name).item() for name in self.FIELDS + self.MEANS}
+        return f"LossRecord({', '.join(f'{k}={v}' if k in self.COUNTS else f'{k}={v:.6g}' for k, v in values.items())})"
+
+    def _mean(self, total: Tensor) -> Tensor:
+        return total.double() / self.tokens.clamp(min=1)
+
     @property
     def loss(self) -> Tensor:
         return self.numbers[:3].sum()
+
+    @property
+    def clip_fraction_low(self) -> Tensor:
+        """Share of the tokens in the loss that are clipped from below; this and the means are 0 without tokens."""
+        return self._mean(self.clipped_low)
+
+    @property
+    def clip_fraction_high(self) -> Tensor:
+        return self._mean(self.clipped_high)
+
+    @property
+    def ratio_mean(self) -> Tensor:
+        return self._mean(self.ratio_sum)
+
+    @property
+    def kl_mean(self) -> Tensor:
+        """Of KL(current || reference), nats."""
+        return self._mean(self.kl_sum)
+
+    @property
+    def old_kl_mean(self) -> Tensor:
+        """k1 estimate of KL(old || current), nats."""
+        return self._mean(-self.log_ratio_sum)

@@ -2,7 +2,7 @@
 
     import turnwise_torch as tw
     batch = tw.Batch(trajectory_offsets, group_id, trajectory_id, token_offsets, tokens=old_logprob.numel())
-    step = tw.dr_kernel(batch, old_logprob, rollout_logprob, reward=reward, step=0, profiling_filter=False)
+    step = tw.dr_kernel(batch, old_logprob, rollout_logprob, reward=reward.double(), step=0, profiling_filter=False)
     step.advantage, step.keep
 
 Tensors are on one device, cpu or cuda, without gaps. Numbers of a turn are float64, those of a token float32 or
@@ -16,13 +16,25 @@ raises it; what does not fit in size, dtype, device or layout raises ValueError 
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any, Optional
 
 import torch
 from torch import Tensor
 
-from . import _C
+try:
+    from . import _C
+except ImportError as error:
+    folder = pathlib.Path(__file__).parent
+    if next(folder.glob("_C.*"), None) is not None:
+        raise
+    raise ImportError(
+        f"turnwise_torch is not built in {folder}: install it (pip install --no-build-isolation .) and run "
+        "where Python does not find this folder first, or build it in place (python setup.py build_ext --inplace)"
+    ) from error
+
 from .losses import policy_loss_from_logits, ppo_clip, token_logprob
+from .masks import MaskTurns, turns_of_mask
 from .records import LossRecord, Statistics, Step
 from .tensors import flat_options, given
 
@@ -30,6 +42,7 @@ __all__ = [
     "Batch",
     "Grouping",
     "LossRecord",
+    "MaskTurns",
     "Statistics",
     "Step",
     "aggregate",
@@ -37,6 +50,7 @@ __all__ = [
     "check",
     "discounted_return",
     "dr_kernel",
+    "group_relative",
     "leave_one_out",
     "log_ratio_statistics",
     "make_grouping",
@@ -47,6 +61,7 @@ __all__ = [
     "ratio_band",
     "token_logprob",
     "token_veto",
+    "turns_of_mask",
     "usable_tokens",
 ]
 
@@ -94,6 +109,8 @@ class Batch:
             if token_offsets.dim() != 1 or token_offsets.numel() == 0:
                 raise ValueError("Batch: token_offsets has no element, expected one a turn, and one")
             turn_begin, turn_end, in_token_order = token_offsets[:-1], token_offsets[1:], True
+        if tokens < 0:
+            raise ValueError(f"Batch: tokens = {tokens}, expected at least 0")
         self.tokens = tokens
         self.turns = turn_begin.numel()
         self.status = new_status(trajectory_offsets.device)
@@ -119,20 +136,43 @@ class Batch:
         like: Tensor,
         *,
         length: Optional[Tensor] = None,
+        turn_begin: Optional[Tensor] = None,
+        turn_end: Optional[Tensor] = None,
+        in_token_order: Optional[bool] = None,
         **more: Any,
     ) -> Batch:
-        """For token arrays [S, width] such as `like`, one turn a row: nothing is copied.
+        """For token arrays [rows, width] such as `like`, of one turn a row or of several: nothing is copied.
 
-        length [S]: the tokens of a row from its left; without it all of a row, of which the mask of each call tells the
-        tokens of the turn (right or left padding, observations in between). more: turn_index, turn_valid.
+        One turn a row: length [S] has the tokens of a row from its left; without it all of a row, of which the mask of
+        each call tells the tokens of the turn (right or left padding, observations in between).
+        Several: turn_begin and turn_end [S] are indices into the flattened array, as turns_of_mask finds them; say
+        in_token_order=True where trajectories stand in the order of their rows.
+        more: turn_index, turn_valid.
         """
         if like.dim() != 2:
-            raise ValueError(f"Batch.padded: like has {like.dim()} dimensions, expected [turns, width]")
-        rows, width = like.shape
-        begin = torch.arange(rows, device=like.device) * width
-        end = begin + (width if length is None else length)
-        ids = (trajectory_offsets, group_id, trajectory_id)
-        return cls(*ids, turn_begin=begin, turn_end=end, tokens=like.numel(), in_token_order=True, **more)
+            raise ValueError(f"Batch.padded: like has {like.dim()} dimensions, expected [rows, width]")
+        several = turn_begin is not None or turn_end is not None
+        if several and length is not None:
+            raise ValueError("Batch.padded: expected either length, or turn_begin and turn_end")
+        if not several:
+            rows, width = like.shape
+            edges = torch.arange(rows + 1, device=like.device) * width
+            turn_begin, turn_end = edges[:-1], edges[1:]
+        if length is not None:
+            if length.shape != (rows,):
+                raise ValueError(f"Batch.padded: length has shape {tuple(length.shape)}, expected ({rows},)")
+            # A length beyond the row becomes a range that is refused, by name of the turn.
+            turn_end = torch.where((length >= 0) & (length <= width), turn_begin + length, -1)
+        return cls(
+            trajectory_offsets,
+            group_id,
+            trajectory_id,
+            turn_begin=turn_begin,
+            turn_end=turn_end,
+            tokens=like.numel(),
+            in_token_order=not several if in_token_order is None else in_token_order,
+            **more,
+        )
 
     def check(self) -> None:
         """check() of what all calls on this batch reported."""
@@ -159,6 +199,15 @@ def leave_one_out(groups: Grouping, turn_return: Tensor, reasons: Optional[Tenso
     """
     named = given("leave_one_out", turn_return=turn_return, reasons=reasons)
     return groups._C.leave_one_out(named, flat_options(options))["advantage"]
+
+
+def group_relative(groups: Grouping, turn_return: Tensor, reasons: Optional[Tensor] = None, **options: Any) -> Tensor:
+    """Advantage [S] of each turn over the mean return of its group, itself included, by the group's deviation (GRPO).
+
+    Options of group_relative_options: scale (False: Dr. GRPO), ddof, epsilon, members.
+    """
+    named = given("group_relative", turn_return=turn_return, reasons=reasons)
+    return groups._C.group_relative(named, flat_options(options))["advantage"]
 
 
 def begin_reasons(batch: Batch) -> Tensor:
@@ -234,7 +283,9 @@ def dr_kernel(
     """The training step of Dr. Kernel: rewards, returns, turn-level leave-one-out advantages and keep decisions.
 
     reward [S] takes the place of the one that is formed of correct, speedup, generated_us and total_us; NaN: missing.
-    step and seed are the key of the profiling filter's draws, so `step` counts up. preset: "paper" or "released".
+    Without profiles, so with reward alone, pass profiling_filter=False: every preset has that filter on.
+    preset: "paper" (the default; the command-line tool's is "released") or "released". step and seed are the key of the
+    profiling filter's draws, so `step` counts up.
     Options, each a dict: kernel_reward, discounted_return, leave_one_out, usable_tokens; and, with False for off,
     ratio_band, token_veto, profiling_filter. token_outputs=False leaves out Step.token_advantage and token_mask.
     """
@@ -271,5 +322,7 @@ def aggregate(batch: Batch, reasons: Tensor, mask: Optional[Tensor] = None, **op
 
     Options of aggregate_options: mean, unit, scope, denominator, nominal, norm.
     """
+    if mask is not None and mask.numel() != batch.tokens:
+        raise ValueError(f"aggregate: mask has {mask.numel()} elements, expected {batch.tokens}")
     named = given("aggregate", reasons=reasons, mask=mask)
     return batch._C.aggregate(named, flat_options(options))["turn_scale"]
