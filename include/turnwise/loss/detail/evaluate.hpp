@@ -67,8 +67,13 @@ template <typename F>
 template <bool Extras, typename F>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr flag<F> is_usable(token_values<F> const& in,
                                                                clamped_log_ratio<F> const& d) noexcept {
-  flag<F> usable = in.on & d.finite & is_number(in.advantage);
-  if constexpr (Extras) usable &= is_number(in.weight) & is_bounded(in.reference - in.current) & is_bounded(in.entropy);
+  flag<F> usable = in.on & d.finite;
+  usable &= is_number(in.advantage);
+  if constexpr (Extras) {
+    usable &= is_number(in.weight);
+    usable &= is_bounded(in.reference - in.current);
+    usable &= is_bounded(in.entropy);
+  }
   return usable;
 }
 
@@ -100,7 +105,8 @@ template <bool Extras, typename Policy, typename F>
     out.kl_loss = coefficient * kl.value * in.scale;
     out.entropy_loss = constant<F>(-options.entropy_coefficient) * in.entropy * in.scale;
     in_loss &= is_bounded(out.kl_loss);
-    in_loss &= is_bounded(out.entropy_loss) & is_bounded(entropy_slope(options, in.scale));
+    in_loss &= is_bounded(out.entropy_loss);
+    in_loss &= is_bounded(entropy_slope(options, in.scale));
     out.kl = kl.value;
     out.entropy = in.entropy;
   }
