@@ -225,7 +225,15 @@ TEST_SUITE("loss/aggregate") {
     throws({.mean = loss_mean::sequence_mean_token_norm});
     throws({.mean = loss_mean::sequence_mean_token_norm, .norm = -1});
     throws({.mean = loss_mean::token_sum, .denominator = loss_denominator::valid});
-    CHECK_THROWS_AS(static_cast<void>(one.loss(token_mean, {.kept_tokens = 2})), precondition_error);
+    CHECK_THROWS_WITH_AS(static_cast<void>(one.loss(token_mean, {.kept_tokens = 2})),
+                         "aggregate: total.kept_tokens = 2, less than the 3 of this batch", precondition_error);
+    for (auto const field : {&loss_counts::valid_tokens, &loss_counts::kept_units, &loss_counts::valid_units,
+                             &loss_counts::kept_prompts, &loss_counts::valid_prompts}) {
+      loss_counts total = one.counts(loss_unit::turn);
+      --(total.*field);
+      CHECK_THROWS_WITH_AS(static_cast<void>(one.loss(token_mean, total)), doctest::Contains(", less than the "),
+                           precondition_error);
+    }
     one.reasons.pop_back();
     std::vector<std::int64_t> tokens{2, 1}, negative{2, -1}, fewer{2};
     std::vector<reason_flags> const reasons(2);

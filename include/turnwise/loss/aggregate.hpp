@@ -241,11 +241,15 @@ inline void aggregate(rollout_view const& batch, std::span<std::int64_t const> t
   expects_size("aggregate", "turn_scale", turn_scale.size(), batch.turns(), "turn");
   detail::check_aggregate(options);
   loss_counts const own = count_for_loss(batch, tokens, reasons, options.unit);
-  expects(total.kept_tokens >= own.kept_tokens && total.valid_tokens >= own.valid_tokens &&
-              total.kept_units >= own.kept_units && total.valid_units >= own.valid_units &&
-              total.kept_prompts >= own.kept_prompts && total.valid_prompts >= own.valid_prompts,
-          "aggregate: total counts ", total.kept_tokens, " kept tokens and ", total.kept_units,
-          " kept units, less than this batch with ", own.kept_tokens, " and ", own.kept_units);
+  auto const covers = [](std::string_view name, std::int64_t all, std::int64_t of_batch) {
+    expects(all >= of_batch, "aggregate: total.", name, " = ", all, ", less than the ", of_batch, " of this batch");
+  };
+  covers("kept_tokens", total.kept_tokens, own.kept_tokens);
+  covers("valid_tokens", total.valid_tokens, own.valid_tokens);
+  covers("kept_units", total.kept_units, own.kept_units);
+  covers("valid_units", total.valid_units, own.valid_units);
+  covers("kept_prompts", total.kept_prompts, own.kept_prompts);
+  covers("valid_prompts", total.valid_prompts, own.valid_prompts);
 
   auto const write = [&](std::size_t first, std::size_t last, double outer) {
     double const divisor = detail::unit_divisor(detail::tokens_between(tokens, reasons, first, last), options);
