@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace group_methods_test {
 
@@ -164,7 +165,7 @@ void compare_all(returns_case<T> const& one, std::uint64_t seed, group_by by, bo
   std::size_t largest = 0;
   for (std::size_t g = 0; g < host_groups.groups(); ++g) largest = std::max(largest, host_groups.members(g).size());
   for (auto const& method : every_method<T>(extra, every_option)) {
-    if (method.quadratic && largest > 5000) continue;
+    if (method.quadratic && largest > (under_checker() ? 1000u : 5000u)) continue;
     CAPTURE(method.name);
     same_advantages(host_groups, on_device.groups(), one.turn_return, one.reasons, method.host, method.device);
   }
@@ -250,8 +251,11 @@ TEST_SUITE("gpu/advantage/group_methods" * doctest::skip(!has_device())) {
 
   TEST_CASE_TEMPLATE("bad content, bad sizes, wrong offsets, no turns", T, float, double) {
     extra_inputs const extra{returns_case<T>{8}.batch.turns(), 8};
+    std::string checked;  // the function before
     for (auto const& method : every_method<T>(extra, false)) {
       CAPTURE(method.name);
+      std::string const function = method.name.substr(0, method.name.find_first_of(" ,"));
+      if (under_checker() && std::exchange(checked, function) == function) continue;
       check_group_errors<T>(method.host, method.device);
     }
   }

