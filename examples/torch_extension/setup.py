@@ -1,7 +1,7 @@
 """Builds turnwise_torch: `pip install --no-build-isolation .`, or in place `python setup.py build_ext --inplace`.
 
 With a CUDA build of PyTorch and its compiler (CUDA_HOME) also for CUDA; TURNWISE_TORCH_CUDA=0 leaves that out.
-TORCH_CUDA_ARCH_LIST says for which GPUs.
+TORCH_CUDA_ARCH_LIST says for which GPUs (those of the machine; 8.0 and 9.0 where there are none).
 """
 
 import os
@@ -18,6 +18,8 @@ with_cuda = torch.version.cuda and CUDA_HOME and os.environ.get("TURNWISE_TORCH_
 sources = ["csrc/module.cpp", "csrc/host.cpp"]
 flags = {"cxx": ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-fopenmp"]}
 if with_cuda:
+    if not torch.cuda.is_available():  # PyTorch would ask the GPUs that are there
+        os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "8.0;9.0")
     sources.append("csrc/device.cu")
     flags["cxx"].append("-DTURNWISE_TORCH_CUDA")
     # PyTorch turns the toolkit's conversions off for its own sources.

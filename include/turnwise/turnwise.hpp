@@ -2,6 +2,7 @@
 /// The whole host library.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/discounted_return.hpp>
 #include <turnwise/advantage/gae.hpp>
 #include <turnwise/advantage/gpg.hpp>
@@ -15,6 +16,7 @@
 #include <turnwise/advantage/per_token.hpp>
 #include <turnwise/advantage/reinforce_plus_plus.hpp>
 #include <turnwise/advantage/remax.hpp>
+#include <turnwise/advantage/token_segments.hpp>
 #include <turnwise/advantage/turn_return.hpp>
 #include <turnwise/advantage/vtrace.hpp>
 #include <turnwise/advantage/whiten.hpp>
@@ -33,6 +35,7 @@
 #include <turnwise/importance/weight_normalisation.hpp>
 #include <turnwise/logprob/logprob_partials.hpp>
 #include <turnwise/logprob/policy_loss_from_logits.hpp>
+#include <turnwise/logprob/row_sums.hpp>
 #include <turnwise/logprob/token_logits.hpp>
 #include <turnwise/logprob/token_logprob.hpp>
 #include <turnwise/logprob/token_logprob_backward.hpp>
@@ -54,9 +57,11 @@
 #include <turnwise/metrics/equal_budget.hpp>
 #include <turnwise/metrics/fast_p.hpp>
 #include <turnwise/metrics/gradient_norm.hpp>
+#include <turnwise/metrics/group_estimate.hpp>
 #include <turnwise/metrics/length_statistics.hpp>
 #include <turnwise/metrics/logprob_summary.hpp>
 #include <turnwise/metrics/mismatch.hpp>
+#include <turnwise/metrics/mismatch_record.hpp>
 #include <turnwise/metrics/opening_deviation.hpp>
 #include <turnwise/metrics/pass_at_k.hpp>
 #include <turnwise/metrics/solve_rate.hpp>
@@ -65,6 +70,7 @@
 #include <turnwise/recipe/kernel_zero_proposer.hpp>
 #include <turnwise/recipe/kevin.hpp>
 #include <turnwise/recipe/loss_presets.hpp>
+#include <turnwise/recipe/step.hpp>
 #include <turnwise/refinement/choose_turn.hpp>
 #include <turnwise/refinement/history_selection.hpp>
 #include <turnwise/refinement/item_draw.hpp>
@@ -83,6 +89,7 @@
 #include <turnwise/rejection/token_veto.hpp>
 #include <turnwise/rejection/usable_tokens.hpp>
 #include <turnwise/reward/difference_shaping.hpp>
+#include <turnwise/reward/evaluation.hpp>
 #include <turnwise/reward/frontier_reward.hpp>
 #include <turnwise/reward/group_gate.hpp>
 #include <turnwise/reward/kernel_reward.hpp>

@@ -221,6 +221,10 @@ TEST_SUITE("advantage/optimal_token_baseline") {
     weight[8] = nan;
     check_near(run<T>(batch, weight, returns, {.members = baseline_members::kept}, {}, reasons),
                {-1, -1, 0, 1, 1, 0, 0, 0, 6, 0});
+    // One member at a position: a valid turn that is none has nothing to be judged by either.
+    turns_of_tokens const two{{1, 1}, {1, 1}};
+    check_near(run<T>(two.view(), {1, 1}, {3, 5}, {.members = baseline_members::kept}, {}, {0, reason::ratio_low}),
+               {0, 0});
     // Everything rejected or invalid: no members.
     flags const none{reason::ratio_low, reason::invalid, reason::unscored, reason::ratio_low};
     for (auto const singleton : {lone_position::zero, lone_position::keep}) {

@@ -272,7 +272,9 @@ TEST_SUITE("advantage/vtrace") {
         refused("vtrace: c_bar = ");
       }
       options = {.rho_bar = std::nan("")};
-      refused("vtrace: c_bar = 1, expected a number in [0, rho_bar = ");
+      refused("vtrace: rho_bar = nan");
+      options = {.rho_bar = 0.5};
+      refused("vtrace: c_bar = 1, expected a number in [0, rho_bar = 0.5]");
       options = {.rho_bar = 4, .c_bar = 1.5};
       refused("vtrace: c_bar = 1.5, expected gamma * lambda * c_bar to be at most 1");
       options = {.gamma = 0, .rho_bar = infinity, .c_bar = infinity};

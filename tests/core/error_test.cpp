@@ -23,6 +23,8 @@ TEST_SUITE("core/error") {
                          "-9223372036854775808 18446744073709551615", turnwise::precondition_error);
     CHECK_THROWS_WITH_AS(turnwise::fail(0.25, " ", -1.5f, " ", 1e300), "0.25 -1.5 1e+300",
                          turnwise::precondition_error);
+    CHECK_THROWS_WITH_AS(turnwise::fail(4294967296.0, " ", -2.0f, " ", 1e12, " ", 0.1), "4294967296 -2 1e+12 0.1",
+                         turnwise::precondition_error);
     CHECK_THROWS_WITH_AS(turnwise::fail(std::uint8_t{65}), "65", turnwise::precondition_error);
     CHECK_THROWS_WITH_AS(
         turnwise::fail(std::numeric_limits<double>::quiet_NaN(), " ", -std::numeric_limits<float>::infinity()),

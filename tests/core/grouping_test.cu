@@ -17,6 +17,7 @@ using turnwise::group_by;
 static_assert(std::is_same_v<decltype(gpu::grouping_counts::groups), std::int64_t>);
 static_assert(std::is_same_v<decltype(gpu::grouping::members)::element_type, std::int64_t const>);
 static_assert(sizeof(gpu::grouping::turns) == 8);
+static_assert(gpu::ceil_div(3'000'000'000, 256) == 11'718'750);  // blocks for more than 2^31 elements
 
 namespace {
 

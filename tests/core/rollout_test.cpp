@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 using doctest::Contains;
@@ -86,6 +87,12 @@ TEST_SUITE("core/rollout") {
       CHECK_THROWS_WITH_AS(check(batch), Contains("call: trajectory_offsets[2] = 2"), precondition_error);
       batch.offsets = {0, -1, 2, 1};
       CHECK_THROWS_WITH_AS(check(batch), Contains("call: trajectory_offsets[1] = -1"), precondition_error);
+    }
+    SUBCASE("an offset that no memory holds") {
+      std::vector<std::int64_t> const offsets{0, std::numeric_limits<std::int64_t>::max()}, id{1};
+      CHECK_THROWS_WITH_AS(check_rollout({.trajectory_offsets = offsets, .group_id = id, .trajectory_id = id}, "call"),
+                           "call: trajectory_offsets[1] = 9223372036854775807, expected at most 2^48 turns",
+                           precondition_error);
     }
     SUBCASE("group ids for another number of trajectories") {
       batch.group.push_back(1);

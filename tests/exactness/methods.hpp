@@ -94,10 +94,9 @@ inline void rules(std::string const& shape, sample_batch<double> const& batch,
   for (auto const estimate : {divergence_estimate::k1, divergence_estimate::k2, divergence_estimate::k3})
     for (auto const aggregate : {token_aggregate::sum, token_aggregate::mean, token_aggregate::max})
       for (auto const level : {scope::turn, scope::trajectory})
-        if (estimate != divergence_estimate::k1 || aggregate != token_aggregate::max)
-          add([&](std::span<reason_flags> reasons) {
-            divergence_limit(batch.view(), statistics, sums, {estimate, aggregate, level, -0.001, 0.001}, reasons);
-          });
+        add([&](std::span<reason_flags> reasons) {
+          divergence_limit(batch.view(), statistics, sums, {estimate, aggregate, level, -0.001, 0.001}, reasons);
+        });
   add([&](std::span<reason_flags> reasons) {
     off_policy_mask(batch.view(), statistics, std::span<double const>{turns.turn_return}, {}, reasons);
   });

@@ -70,6 +70,22 @@ TEST_SUITE("interop/dlpack_versioned") {
           "dlpack_logits: logits is read-only, but would be written");
   }
 
+  TEST_CASE("a span that is only read becomes a read-only tensor of this version, without a deleter") {
+    std::span<float const> const read{values};
+    auto const managed = turnwise::interop::to_dlpack(read, sizes, "rewards");
+    CHECK(managed.version.major == 1);
+    CHECK(managed.flags == DLPACK_FLAG_BITMASK_READ_ONLY);
+    CHECK((managed.deleter == nullptr));
+    CHECK(managed.dl_tensor.data == values.data());
+    CHECK(dlpack_span<float const>(managed, "rewards").size() == 3);
+    CHECK(message_of([&] { return dlpack_span<float>(managed, "out"); }) ==
+          "dlpack_span: out is read-only, but would be written");
+    CHECK(message_of([&] {
+            std::array<std::int64_t, 1> four{4};
+            return turnwise::interop::to_dlpack(read, four, "rewards");
+          }) == "to_dlpack: rewards has 3 elements, its shape 4");
+  }
+
   TEST_CASE("other flags and minor versions do not matter") {
     for (std::uint64_t const flags : {0u, 2u, 4u}) {  // none, copied, padded
       auto const managed = of_version(1, flags);

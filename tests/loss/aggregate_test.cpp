@@ -122,6 +122,9 @@ TEST_SUITE("loss/aggregate") {
     prompts.reasons[0] = reason::ratio_low;  // a prompt with nothing kept is no prompt, unless the denominator is valid
     CHECK(prompts.loss({.scope = loss_scope::prompt}) == Approx(2));
     CHECK(prompts.loss({.scope = loss_scope::prompt, .denominator = loss_denominator::valid}) == Approx(1));
+    // nominal counts the tokens of each prompt; prompts are all that have a valid token: 16 / 8 / 2
+    CHECK(prompts.loss({.scope = loss_scope::prompt, .denominator = loss_denominator::nominal, .nominal = 8}) ==
+          Approx(1));
   }
 
   TEST_CASE("GB-08: a masked token decides nothing") {
@@ -164,6 +167,9 @@ TEST_SUITE("loss/aggregate") {
     aggregate_options options{.mean = loss_mean::sequence_mean_token_mean, .unit = loss_unit::trajectory};
     CHECK(joined.loss(options) == Approx(1.5));
     options.denominator = loss_denominator::valid;
+    CHECK(joined.loss(options) == Approx(1));
+    options.denominator = loss_denominator::nominal;  // a count of trajectories; the mean in each is over valid tokens
+    options.nominal = 1;
     CHECK(joined.loss(options) == Approx(1));
   }
 

@@ -36,6 +36,7 @@ TEST_SUITE("loss/clip_cov") {
     auto const batch = crossed();
     CHECK(chosen(batch, {.share = 1}, {1, 2}) == std::vector<std::uint8_t>{1, 0, 1, 0, 0, 1, 0, 1});
     CHECK(chosen(batch, {.share = 1, .covariance_high = 2}, {1, 2}) == std::vector<std::uint8_t>(8));  // strictly
+    CHECK(chosen(batch, {.share = 1, .covariance_low = 2}, {1, 2}) == std::vector<std::uint8_t>(8));   // likewise
     CHECK(chosen(batch, {.share = 0}, {1, 2}) == std::vector<std::uint8_t>(8));
   }
 
@@ -71,6 +72,9 @@ TEST_SUITE("loss/clip_cov") {
 
   TEST_CASE("tokens that are clipped, masked, not finite or out of the loss are no candidates") {
     auto batch = crossed();
+    batch.old[5] = -2.5;  // ratio e^-0.5 with A < 0: clipped
+    CHECK(chosen(batch, {.share = 1}, {1, 2}) == std::vector<std::uint8_t>{1, 0, 1, 0, 0, 0, 0, 1});
+    batch = crossed();
     batch.mask.assign(8, 1);
     batch.old[0] = -2;  // ratio e with A > 0: clipped
     CHECK(chosen(batch, {.share = 1}, {1, 2}) == std::vector<std::uint8_t>{0, 0, 1, 0, 0, 1, 0, 1});

@@ -3,6 +3,8 @@
 #include "loss/loss_batch.hpp"
 
 #include <turnwise/core/error.hpp>
+#include <turnwise/loss/gmpo.hpp>
+#include <turnwise/loss/gspo.hpp>
 #include <turnwise/loss/reinforce.hpp>
 
 #include <doctest/doctest.h>
@@ -63,6 +65,18 @@ TEST_SUITE("loss/ppo_clip") {
     CHECK(result.gradient[0] == -2);
     CHECK(result.gradient[3] == 3);
     CHECK(result.record.clipped_low + result.record.clipped_high == 0);
+  }
+
+  TEST_CASE("an advantage of 0 has no gradient that could be cut") {
+    loss_batch<double> const batch({{-0.5}, {0.5}}, {0, 0});
+    auto const count = [&](auto const& policy) {
+      auto const result = batch.run(policy);
+      CHECK(result.record.tokens == 2);
+      return result.record.clipped_low + result.record.clipped_high;
+    };
+    CHECK(count(loss::ppo_clip{.dual_clip = 3}) == 0);
+    CHECK(count(loss::gspo{}) == 0);
+    CHECK(count(loss::gmpo{}) == 0);
   }
 
   TEST_CASE("gradients against central differences around each edge") {

@@ -498,6 +498,9 @@ TEST_SUITE("metrics/mismatch") {
     r = record_of(batch, {.reasons = {0, no, 0, 0, reason::unscored, 0, no}, .advantage = {-1, 6, 0, -0.5, 3, 4, -5}});
     CHECK(r.negative_groups == 0);
     CHECK(r.rejected_to_one == 0);
+    // As many negative turns as kept ones, but one of them is rejected.
+    r = record_of({lone(1, 0), lone(1, 1), lone(1, 2)}, {.reasons = {0, 0, no}, .advantage = {-1, 1, -1}});
+    CHECK(r.negative_groups == 0);
     r = record_of(batch, {.reasons = {no, no, no, 0, no, no, no}, .advantage = {0, 0, 0, -1, 0, 0, 0}});
     CHECK(r.negative_groups == 1);
     CHECK(r.rejected_to_one == 1);

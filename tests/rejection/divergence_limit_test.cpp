@@ -77,6 +77,12 @@ TEST_SUITE("rejection/divergence_limit") {
       CHECK(one_turn({1, 1 + unit}, mean) == flags{out});
       CHECK(one_turn({-1, -3}, mean) == flags{0});
       CHECK(one_turn({-1, -3 - unit}, mean) == flags{out});
+      divergence_limit_options const max{divergence_estimate::k1, token_aggregate::max, level, -1, 2};
+      CHECK(one_turn({-2, 5, 0}, max) == flags{0});
+      CHECK(one_turn({-2 - unit, 5, 0}, max) == flags{out});
+      CHECK(one_turn({1, 5}, max) == flags{0});
+      CHECK(one_turn({1 + unit, 5}, max) == flags{out});
+      CHECK(one_turn({-80, 5}, {divergence_estimate::k1, token_aggregate::max, level, -1, 64}) == flags{0});  // clamped
     }
   }
 
@@ -243,7 +249,6 @@ TEST_SUITE("rejection/divergence_limit") {
     throws(statistics, sums, {.low = 1, .high = 0.5}, reasons);
     throws(statistics, sums, {.low = nan_value}, reasons);
     throws(statistics, sums, {.high = nan_value}, reasons);
-    throws(statistics, sums, {divergence_estimate::k1, token_aggregate::max}, reasons);
     throws(stats{statistics}.first(1), sums, {}, reasons);
     throws(statistics, divergences{sums}.first(1), {}, reasons);
     throws(statistics, {}, {}, reasons);  // the mean of k3 needs sums

@@ -120,7 +120,7 @@ TEST_SUITE("reward/difference_shaping") {
     out.pop_back();
     refused("difference_shaping: shaped has 2 elements, expected 3");
     out.push_back(9);
-    for (double const bad : {nan_value, infinity}) {
+    for (double const bad : {nan_value, infinity, 0x1p501}) {
       options.initial = bad;
       refused("difference_shaping: initial = ");
     }

@@ -196,6 +196,8 @@ TEST_SUITE("reward/frontier_reward") {
     }
     options = {.invalid_reward = turnwise::test::infinity};
     refused("frontier_reward: invalid_reward = inf");
+    options = {.invalid_reward = -0x1p501};
+    refused("frontier_reward: invalid_reward = -6.");
   }
 
 }  // TEST_SUITE

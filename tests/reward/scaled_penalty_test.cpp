@@ -103,6 +103,12 @@ TEST_SUITE("reward/scaled_penalty") {
       options = {penalty_kind::replace, bad};
       refused("scaled_penalty: factor = ");
     }
+    options = {penalty_kind::replace, 0x1p101};  // no float, and a double
+    std::vector<float> narrow(3, 9.0f);
+    CHECK_THROWS_WITH_AS(scaled_penalty(std::vector<float>{1, 2, 3}, marked, options, reasons, std::span{narrow}),
+                         Contains("expected a number within +-2^100"), precondition_error);
+    CHECK(narrow == std::vector<float>(3, 9.0f));
+    CHECK_NOTHROW(scaled_penalty(reward, marked, options, reasons, std::span{out}));
     options = {};
     for (double const bad : {infinity, -infinity, 0x1p501}) {
       reward[1] = bad;

@@ -74,6 +74,7 @@ class host_batch final : public batch {
     view_batch(host_arguments{"Batch", held_, host}, view_);
     turnwise::check_rollout(view_, "Batch");
     turnwise::check_token_ranges(view_, tokens, "Batch");
+    static_cast<void>(turnwise::make_grouping(view_, turnwise::group_by::turn));  // throws for an id that occurs twice
   }
 
   std::shared_ptr<grouping> make_grouping(std::string const& by) const override {

@@ -60,7 +60,11 @@ PYBIND11_MODULE(_C, module) {
   def("policy_loss_from_logits", [](tensor_map const& in, double temperature, option_map const& given) {
     return backend_of(in, "logits").policy_loss_from_logits(in, temperature, given);
   });
-  def("check_status", [](at::Tensor const& status) { backend_of(status.device()).check_status(status); });
+  def("check_status", [](at::Tensor const& status) {
+    turnwise::expects(status.scalar_type() == at::kLong && status.numel() == 1,
+                      "check: status is not the int64 tensor of new_status");
+    backend_of(status.device()).check_status(status);
+  });
 }
 
 }  // namespace turnwise_torch

@@ -65,6 +65,8 @@ def strided(tensor):
         ("reward", lambda x: None, "dr_kernel: neither reward nor correct is given"),
         ("step", lambda x: 0.5, "step = 0.5, expected a whole number"),
         ("step", lambda x: -1, "step = -1"),
+        ("step", lambda x: 2**32, "step = 4294967296, expected"),
+        ("step", lambda x: 10**400, "option step is an integer beyond every float"),
         ("profiling_filter", lambda x: True, "dr_kernel: correct is not given, .* pass profiling_filter=False"),
     ],
 )
@@ -143,6 +145,8 @@ def test_what_a_view_of_the_memory_would_not_show():
         tw.log_ratio_statistics(batch, torch._neg_view(old), old)
     with pytest.raises(ValueError, match="aggregate: mask has 9 elements, expected 8"):
         tw.aggregate(batch, tw.begin_reasons(batch), torch.ones(9, dtype=torch.bool))
+    with pytest.raises(ValueError, match="aggregate: reasons has elements of type bool: pass int32 reasons, in which 0"):
+        tw.aggregate(batch, tw.begin_reasons(batch) == 0)
 
 
 @pytest.mark.parametrize("length, message", [([5, 0], r"turn 0|turn_end\[0\]|\[0\]"), ([4, -1], r"\[1\]|turn 1")])
@@ -165,6 +169,8 @@ def test_batches_that_do_not_fit():
         tw.Batch(offsets, ids, ids, tokens, turn_begin=tokens[1:], turn_end=tokens[1:], tokens=3)
     with pytest.raises(ValueError, match="either token_offsets, or turn_begin and turn_end"):
         tw.Batch(offsets, ids, ids, turn_begin=tokens[1:], tokens=3)
+    with pytest.raises(TypeError, match="Batch: trajectory_offsets is a list, expected a torch.Tensor"):
+        tw.Batch([0, 1, 2], *[torch.tensor([0, 1])] * 2, torch.tensor([0, 1, 2]), tokens=2)
     with pytest.raises(ValueError, match="token_offsets has no element"):
         tw.Batch(offsets, ids, ids, ids[:0], tokens=3)
     with pytest.raises(ValueError, match="turn_begin has 2 elements, expected 3"):
@@ -176,7 +182,27 @@ def test_batches_that_do_not_fit():
     with pytest.raises(ValueError, match="group_id has 1 elements, expected 2"):
         tw.Batch(offsets, ids[:1], ids, tokens, tokens=3)
     with pytest.raises(ValueError, match="twice in group 5"):
-        tw.make_grouping(tw.Batch(offsets, torch.tensor([5, 5]), torch.tensor([1, 1]), tokens, tokens=3))
+        tw.Batch(offsets, torch.tensor([5, 5]), torch.tensor([1, 1]), tokens, tokens=3)
+    with pytest.raises(ValueError, match="Batch: trajectory_offsets is missing"):
+        tw.Batch(None, ids, ids, tokens, tokens=3)
+    with pytest.raises(ValueError, match=r"Batch: trajectory_id is sparse_coo: pass trajectory_id.to_dense\(\)"):
+        tw.Batch(offsets, ids, ids.to_sparse(), tokens, tokens=3)
+    with pytest.raises(TypeError, match="Batch.padded: length is a list"):
+        tw.Batch.padded(offsets, ids, ids, torch.zeros(3, 2), length=[1, 2, 1])
+    batch = tw.Batch(offsets, ids, ids, tokens, tokens=3)
+    reasons = tw.begin_reasons(batch)
+    with pytest.raises(ValueError, match="per_token: values has 2 elements, expected 3"):
+        tw.per_token(batch, torch.zeros(2).double())
+    with pytest.raises(ValueError, match="per_token: values is missing"):
+        tw.per_token(batch, None)
+    with pytest.raises(ValueError, match="aggregate: reasons has 2 elements, expected 3"):
+        tw.aggregate(batch, reasons[:2])
+    with pytest.raises(TypeError, match="usable_tokens: statistics is a NoneType"):
+        tw.usable_tokens(batch, None, reasons)
+    with pytest.raises(ValueError, match="token_logprob: logits is missing"):
+        tw.token_logprob(None, ids)
+    with pytest.raises(ValueError, match="check: status is not the int64 tensor"):
+        tw.check(torch.zeros(1))
     with pytest.raises(ValueError, match='by is "prompt", expected one of group, turn, batch'):
         tw.make_grouping(tw.Batch(offsets, ids, ids, tokens, tokens=3), "prompt")
     with pytest.raises(ValueError, match="like has 1 dimensions"):

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <turnwise/advantage/detail/scan.hpp>
+#include <turnwise/advantage/token_segments.hpp>
 
 namespace turnwise::advantage {
 

@@ -2,6 +2,7 @@
 /// Advantage over the group's mean, scaled up for the groups of the batch that teach nothing.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 
 #include <atomic>

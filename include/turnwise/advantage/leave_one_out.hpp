@@ -2,6 +2,7 @@
 /// Advantage over the mean of the others.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 
 namespace turnwise::advantage {

@@ -2,6 +2,7 @@
 /// Advantage over the group's mean, in units of that mean.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 
 namespace turnwise::advantage {

@@ -2,6 +2,7 @@
 /// Advantage over the group's median, in units of its median absolute deviation.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 #include <turnwise/advantage/detail/median.hpp>
 

@@ -2,6 +2,7 @@
 /// Advantage over the weighted mean of the group.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 
 #include <cmath>

@@ -2,6 +2,7 @@
 /// A baseline for each token position: the group's returns, weighted by the gradient gathered so far.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 #include <turnwise/advantage/per_token.hpp>
 

@@ -2,6 +2,7 @@
 /// What a sample adds to the best of k.
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/advantage/detail/group_driver.hpp>
 
 #include <cmath>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <turnwise/advantage/detail/scan.hpp>
+#include <turnwise/advantage/token_segments.hpp>
 #include <turnwise/core/exp.hpp>
 #include <turnwise/importance/log_ratio.hpp>
 
@@ -60,6 +61,7 @@ struct vtrace_rule {
 inline void check_vtrace_options(vtrace_options const& options) {
   check_unit_interval("gamma", options.gamma, "vtrace");
   check_unit_interval("lambda", options.lambda, "vtrace");
+  expects(options.rho_bar >= 0, "vtrace: rho_bar = ", options.rho_bar, ", expected a number, at least 0");
   expects(options.c_bar >= 0 && options.c_bar <= options.rho_bar, "vtrace: c_bar = ", options.c_bar,
           ", expected a number in [0, rho_bar = ", options.rho_bar, "]");
   // So that no trace, a product over the tokens of a segment, can overflow (and infinity times 0 is no number).

@@ -92,7 +92,7 @@ namespace detail {
 inline void check_whiten(whiten_options const& options, std::string_view function) {
   expects(options.ddof == 0 || options.ddof == 1, function, ": ddof = ", options.ddof, ", expected 0 or 1");
   expects(options.epsilon >= 0 && within_limit(options.epsilon), function, ": epsilon = ", options.epsilon,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
 }
 
 /// Weight of a turn in the moments; 0 for one that is no member.

@@ -27,7 +27,9 @@ inline void append(std::string& text, std::string_view part) { text += part; }
 inline void append(std::string& text, std::integral auto number) { text += std::to_string(number); }
 inline void append(std::string& text, std::floating_point auto number) {
   char digits[32];
-  std::snprintf(digits, sizeof digits, "%.9g", static_cast<double>(number));
+  auto const value = static_cast<double>(number);
+  bool const whole = value > -1e12 && value < 1e12 && value == static_cast<double>(static_cast<std::int64_t>(value));
+  std::snprintf(digits, sizeof digits, whole ? "%.0f" : "%.9g", value);
   text += digits;
 }
 

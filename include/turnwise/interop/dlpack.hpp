@@ -1,5 +1,5 @@
 /// @file
-/// Spans over the tensors of other libraries, through DLPack; nothing is copied.
+/// Spans over the tensors of other libraries, and tensors over spans, through DLPack; nothing is copied.
 ///
 /// The caller provides <dlpack/dlpack.h>, version 0.6 or newer. The read-only flag exists from 1.0 on, in
 /// DLManagedTensorVersioned; a header older than that has no such struct, and its tensors all count as writable.
@@ -205,6 +205,35 @@ template <typename Span>
   return "DLPack device type " + std::to_string(device.device_type);
 }
 
+/// A tensor over `count` elements in the caller's memory.
+template <typename T>
+[[nodiscard]] DLTensor tensor_over(T* data, std::size_t count, std::span<std::int64_t> shape, DLDevice device,
+                                   std::string_view argument) {
+  std::size_t elements = 1;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    expects(shape[d] >= 0, "to_dlpack: ", argument, " has size ", shape[d], " in dimension ", d);
+    elements = logprob::detail::saturated(elements, static_cast<std::size_t>(shape[d]), 0);
+  }
+  expects(elements == count, "to_dlpack: ", argument, " has ", count, " elements, its shape ", elements);
+  DLTensor tensor{};
+  tensor.data = const_cast<std::remove_const_t<T>*>(data);
+  tensor.device = device;
+  tensor.ndim = static_cast<int>(shape.size());
+  tensor.dtype = dtype_of<std::remove_const_t<T>>();
+  tensor.shape = shape.data();
+  return tensor;
+}
+
+#if defined(DLPACK_MAJOR_VERSION) && DLPACK_MAJOR_VERSION >= 1
+[[nodiscard]] inline DLManagedTensorVersioned read_only_tensor(DLTensor const& tensor) {
+  DLManagedTensorVersioned managed{};
+  managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+  managed.flags = DLPACK_FLAG_BITMASK_READ_ONLY;
+  managed.dl_tensor = tensor;
+  return managed;
+}
+#endif
+
 inline void check_host(DLTensor const& tensor, std::string_view function, std::string_view argument) {
   int const type = tensor.device.device_type;
   if (type != kDLCPU && type != kDLCUDAHost && type != kDLROCMHost)
@@ -244,5 +273,34 @@ template <dlpack_element T>
   detail::check_host(source.tensor(), "dlpack_logits", argument);
   return detail::make_rows<std::span<T>>(source, "dlpack_logits", argument);
 }
+
+/// A row-major tensor over a span of host memory, for libraries that take DLPack. It owns nothing: span and shape must
+/// outlive it, and there is nothing to release.
+///
+/// @param[in] shape     sizes whose product is that of the span; empty: one element without dimensions.
+/// @param[in] argument  what an error calls the span.
+/// @return    for T a DLTensor; for T const a DLManagedTensorVersioned that is read-only and has no deleter. A struct
+///            older than DLPack 1.0 cannot say that it is read-only, so with such a header a span of T const is refused
+///            when it is compiled.
+/// @throws precondition_error  a shape of another number of elements, or with a negative size.
+/// @par Complexity  O(dimensions), no allocation, no copy.
+/// @par Reference   DLPack, dmlc.github.io/dlpack.
+/// @see turnwise::gpu::interop::to_dlpack
+template <dlpack_element T>
+requires(!std::is_const_v<T>) [[nodiscard]] DLTensor
+    to_dlpack(std::span<T> values, std::span<std::int64_t> shape, std::string_view argument) {
+  return detail::tensor_over(values.data(), values.size(), shape, {kDLCPU, 0}, argument);
+}
+#if defined(DLPACK_MAJOR_VERSION) && DLPACK_MAJOR_VERSION >= 1
+/// The same for a span that is only read.
+template <dlpack_element T>
+[[nodiscard]] DLManagedTensorVersioned to_dlpack(std::span<T const> values, std::span<std::int64_t> shape,
+                                                 std::string_view argument) {
+  return detail::read_only_tensor(detail::tensor_over(values.data(), values.size(), shape, {kDLCPU, 0}, argument));
+}
+#else
+template <dlpack_element T>
+void to_dlpack(std::span<T const>, std::span<std::int64_t>, std::string_view) = delete;  // needs DLPack 1.0
+#endif
 
 }  // namespace turnwise::interop

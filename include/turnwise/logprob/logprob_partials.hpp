@@ -2,6 +2,7 @@
 /// Log-probs over a vocabulary that is split over ranks: what each rank contributes, and how it is joined.
 #pragma once
 
+#include <turnwise/logprob/row_sums.hpp>
 #include <turnwise/logprob/token_logprob.hpp>
 
 #include <cstddef>

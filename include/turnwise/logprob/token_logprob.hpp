@@ -4,6 +4,7 @@
 
 #include <turnwise/core/parallel_for.hpp>
 #include <turnwise/logprob/detail/softmax.hpp>
+#include <turnwise/logprob/row_sums.hpp>
 #include <turnwise/logprob/token_logits.hpp>
 
 #include <algorithm>
@@ -22,7 +23,7 @@ struct token_logprob_options {
   std::size_t tile = 0;
 };
 
-/// Each [rows] or empty; float is precise enough, bfloat16 is not.
+/// Each [rows] or empty; float is precise enough (but for the normalizer of double logits), bfloat16 is not.
 template <real T>
 struct token_logprob_outputs {
   std::span<T> logprob{};                     ///< log p of the row's token, nats; at most 0

@@ -2,9 +2,11 @@
 /// Gradient of log-prob and entropy with respect to the logits.
 #pragma once
 
+#include <turnwise/logprob/row_sums.hpp>
 #include <turnwise/logprob/token_logprob.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -81,7 +83,7 @@ void check_gradient_layout(Layout const& layout, logit_layout const& of_logits, 
 ///
 /// @param[in]  logits           [rows, columns] as token_logprob saw them; of one shard, where `first_id` is not 0 or
 ///                              the normalizer and entropy are of a larger vocabulary.
-/// @param[in]  from             [rows] each.
+/// @param[in]  from             [rows] each; double where the logits are.
 /// @param[in]  temperature      as token_logprob's.
 /// @param[in]  first_id         token of column 0.
 /// @param[out] gradient         every column of every row is written; may be the array of the logits with the same
@@ -100,6 +102,8 @@ template <logprob_value L, token_id Id, real T>
 void token_logprob_backward(token_logits<L, Id> const& logits, logprob_gradients<T> const& from, double temperature,
                             std::size_t first_id, std::span<no_deduce<L>> gradient, logit_layout const& gradient_layout,
                             int threads = 0) {
+  static_assert(!std::same_as<L, double> || std::same_as<T, double>,
+                "the normalizer of double logits is double: a float would round their maximum");
   constexpr std::string_view name = "token_logprob_backward";
   logit_layout const& layout = logits.layout;
   detail::check_token_logits(logits, name);

@@ -41,13 +41,15 @@ struct loss_token {
   flag<F> selected;   ///< from loss_inputs::selected, for policies that say `uses_selection`
 };
 
-/// What a policy says of it, before weight and scale.
+/// What a policy says of it, before weight and scale. The flags say that the ratio passed a limit of the policy where
+/// that matters: the gradient is cut, or, for cispo and reinforce, scaled down. A log ratio at the clamp is not among
+/// them, and neither is a token that was selected.
 template <typename F>
 struct loss_terms {
   F value;               ///< the token's loss
   F slope;               ///< d value / d current_logprob
-  flag<F> clipped_low;   ///< its gradient is cut because the ratio is too small
-  flag<F> clipped_high;  ///< its gradient is cut because the ratio is too large
+  flag<F> clipped_low;   ///< because the ratio is too small
+  flag<F> clipped_high;  ///< because the ratio is too large
 };
 
 /// A policy whose ratio is the turn's: exp of the mean over the turn of turn_log_ratio(log_ratio, advantage).

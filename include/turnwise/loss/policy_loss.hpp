@@ -25,8 +25,10 @@ inline void check_loss_options(loss_options const& options, bool reference, bool
   std::string_view const name = "policy_loss";
   expects(options.log_ratio_limit > 0 && options.log_ratio_limit <= 80, name,
           ": log_ratio_limit = ", options.log_ratio_limit, ", expected nats within (0, 80]");
-  expects(within_limit(options.kl_coefficient), name, ": kl_coefficient is not finite or too large");
-  expects(within_limit(options.entropy_coefficient), name, ": entropy_coefficient is not finite or too large");
+  expects(within_limit(options.kl_coefficient), name, ": kl_coefficient = ", options.kl_coefficient,
+          ", expected a number within +-2^500");
+  expects(within_limit(options.entropy_coefficient), name, ": entropy_coefficient = ", options.entropy_coefficient,
+          ", expected a number within +-2^500");
   expects(reference || options.kl_coefficient == 0, name, ": kl_coefficient = ", options.kl_coefficient,
           " without reference_logprob");
   expects(entropy || options.entropy_coefficient == 0, name, ": entropy_coefficient = ", options.entropy_coefficient,
@@ -68,7 +70,7 @@ void check_loss(rollout_view const& batch, Inputs const& in, loss_options const&
   check_loss_options(options, none || !in.reference_logprob.empty(), none || !in.entropy.empty());
   for (std::size_t s = 0; s < batch.turns(); ++s) {
     expects(turn_scale[s] >= 0 && within_limit(turn_scale[s]), name, ": turn_scale[", s, "] = ", turn_scale[s],
-            ", expected a finite number, at least 0");
+            ", expected a number from 0 to 2^500");
     if (turn_scale[s] == 0 || in.turn_advantage.size() <= s) continue;
     expects(within_limit(in.turn_advantage[s]), name, ": turn_advantage[", s, "] = ", in.turn_advantage[s],
             " of a turn in the loss is not finite or too large");

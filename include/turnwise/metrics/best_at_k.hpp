@@ -2,7 +2,8 @@
 /// Expected best value of k samples.
 #pragma once
 
-#include <turnwise/metrics/detail/group_estimate.hpp>
+#include <turnwise/metrics/detail/at_k.hpp>
+#include <turnwise/metrics/group_estimate.hpp>
 
 #include <algorithm>
 #include <cmath>

@@ -53,7 +53,7 @@ void check_kernel_score(reward::evaluation<E> const& turns, std::size_t count, s
   reward::check_evaluation(turns, count, function);
   if (!reasons.empty()) expects_size(function, "reasons", reasons.size(), count, "turn");
   expects(options.threshold >= 0 && within_limit(options.threshold), function, ": threshold = ", options.threshold,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
   if (options.kind == score_kind::correct) return;
   for (std::size_t s = 0; s < count; ++s)
     expects((!reasons.empty() && !is_valid(reasons[s])) || !turns.counts_as_correct(s) ||

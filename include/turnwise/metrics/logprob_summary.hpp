@@ -4,7 +4,7 @@
 
 #include <turnwise/core/grouping.hpp>
 #include <turnwise/core/ordered_sum.hpp>
-#include <turnwise/metrics/detail/mismatch_record.hpp>
+#include <turnwise/metrics/detail/mismatch_totals.hpp>
 
 #include <algorithm>
 #include <cstddef>

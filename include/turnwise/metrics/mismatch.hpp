@@ -4,8 +4,9 @@
 
 #include <turnwise/core/grouping.hpp>
 #include <turnwise/core/ordered_sum.hpp>
-#include <turnwise/metrics/detail/mismatch_record.hpp>
-#include <turnwise/reward/kernel_reward.hpp>
+#include <turnwise/metrics/detail/mismatch_totals.hpp>
+#include <turnwise/metrics/mismatch_record.hpp>
+#include <turnwise/reward/evaluation.hpp>
 
 #include <algorithm>
 #include <cstddef>

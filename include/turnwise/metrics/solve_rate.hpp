@@ -2,7 +2,8 @@
 /// How often each prompt is solved, counted once a trajectory.
 #pragma once
 
-#include <turnwise/metrics/detail/group_estimate.hpp>
+#include <turnwise/metrics/detail/at_k.hpp>
+#include <turnwise/metrics/group_estimate.hpp>
 #include <turnwise/refinement/choose_turn.hpp>
 
 #include <cstddef>
@@ -76,7 +77,8 @@ solve_record solve_rate(rollout_view const& batch, std::span<T const> score, std
                         solve_rate_options const& options, std::span<group_solves> per_group = {}) {
   refinement::detail::check_scores(batch, score, reasons, "solve_rate");
   refinement::detail::check_choice(options.turn, "solve_rate");
-  expects(within_limit(options.solved_at), "solve_rate: solved_at = ", options.solved_at, ", expected a finite number");
+  expects(within_limit(options.solved_at), "solve_rate: solved_at = ", options.solved_at,
+          ", expected a number within +-2^500");
   grouping const groups = detail::group_trajectories(batch);
   if (!per_group.empty()) expects_size("solve_rate", "per_group", per_group.size(), groups.groups(), "group");
 

@@ -4,6 +4,7 @@
 
 #include <turnwise/advantage/leave_one_out.hpp>
 #include <turnwise/recipe/detail/turn_step.hpp>
+#include <turnwise/recipe/step.hpp>
 #include <turnwise/reward/kernel_reward.hpp>
 
 namespace turnwise::recipe {

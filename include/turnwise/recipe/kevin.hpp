@@ -4,6 +4,7 @@
 
 #include <turnwise/advantage/group_relative.hpp>
 #include <turnwise/recipe/detail/turn_step.hpp>
+#include <turnwise/recipe/step.hpp>
 #include <turnwise/reward/kevin_score.hpp>
 
 namespace turnwise::recipe {

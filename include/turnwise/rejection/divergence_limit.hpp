@@ -44,9 +44,12 @@ struct divergence_record {
   }
 };
 
-/// The largest k2 or k3 of tokens, which one of the extreme log ratios has.
+/// The largest estimate of tokens, which one of the extreme log ratios has.
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr double largest_divergence(importance::turn_statistics const& statistics,
-                                                                       bool k2) noexcept {
+                                                                       divergence_estimate estimate) noexcept {
+  if (estimate == divergence_estimate::k1)
+    return -static_cast<double>(importance::log_ratio_index(statistics.min)) * importance::log_ratio_unit;
+  bool const k2 = estimate == divergence_estimate::k2;
   auto const of_min = importance::token_divergence(importance::log_ratio_index(statistics.min));
   auto const of_max = importance::token_divergence(importance::log_ratio_index(statistics.max));
   std::int64_t const low = k2 ? of_min.k2 : of_min.k3;
@@ -59,10 +62,10 @@ struct divergence_record {
     divergence_record const& record, divergence_limit_options const& options) noexcept {
   if (record.statistics.count == 0) return 0;
   double value = 0;
-  if (options.estimate == divergence_estimate::k1)
+  if (options.aggregate == token_aggregate::max)
+    value = largest_divergence(record.statistics, options.estimate);
+  else if (options.estimate == divergence_estimate::k1)
     value = -record.statistics.log_sum();
-  else if (options.aggregate == token_aggregate::max)
-    value = largest_divergence(record.statistics, options.estimate == divergence_estimate::k2);
   else
     value = static_cast<double>(options.estimate == divergence_estimate::k2 ? record.sums.k2 : record.sums.k3) *
             importance::divergence_unit;
@@ -79,8 +82,6 @@ namespace detail {
 inline void check_divergence_options(divergence_limit_options const& options, std::string_view function) {
   expects(options.low <= options.high, function, ": low = ", options.low, " and high = ", options.high,
           ", expected low <= high");
-  expects(options.estimate != divergence_estimate::k1 || options.aggregate != token_aggregate::max, function,
-          ": k1 has a sign and no maximum here; token_veto bounds the ratio of single tokens");
 }
 
 }  // namespace detail
@@ -89,12 +90,14 @@ inline void check_divergence_options(divergence_limit_options const& options, st
 ///
 ///     k1 = -d,  k2 = d^2 / 2,  k3 = e^d - 1 - d  of each token; their sum, mean or max;  low <= it <= high
 ///
+/// The largest k1 is that of the smallest log ratio: with it `high` bounds every token, and `low` at least one.
+///
 /// A trajectory's estimate is over the tokens of its valid turns, those rejected by other rules included.
 /// Also called: seq_sum_k*, seq_mean_k*, seq_max_k* (verl; a sequence is a turn there); KL rejection sampling.
 /// @param[in]     statistics  [S] from log_ratio_statistics.
 /// @param[in]     sums        [S] from divergence_sums; may be empty for k1 and for max.
 /// @param[in,out] reasons     [S] after usable_tokens; gains `divergence`.
-/// @throws precondition_error  sizes that differ; low above high or NaN; k1 with max; nothing is written.
+/// @throws precondition_error  sizes that differ; low above high or NaN; nothing is written.
 /// @note  Code bases disagree on direction: a bound [a, b] of verl's k1 acts on the inverse ratio rollout / old; it is
 ///        low = log(a), high = log(b) here. A bound on the ratio old / rollout is ratio_band, or low = -log(b), high =
 ///        -log(a). AReaL's k3 is of the inverse ratio: call divergence_sums with the two arrays swapped.

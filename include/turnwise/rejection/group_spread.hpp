@@ -53,7 +53,7 @@ template <typename Group>
 
 inline void check_spread_options(group_spread_options const& options, std::string_view function) {
   expects(options.threshold >= 0 && within_limit(options.threshold), function, ": threshold = ", options.threshold,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
 }
 
 }  // namespace detail

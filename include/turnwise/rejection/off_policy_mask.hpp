@@ -28,7 +28,7 @@ namespace detail {
 
 inline void check_off_policy_options(off_policy_mask_options const& options, std::string_view function) {
   expects(options.delta >= 0 && within_limit(options.delta), function, ": delta = ", options.delta,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
 }
 
 }  // namespace detail

@@ -4,7 +4,7 @@
 
 #include <turnwise/core/philox.hpp>
 #include <turnwise/core/rollout.hpp>
-#include <turnwise/reward/kernel_reward.hpp>
+#include <turnwise/reward/evaluation.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -58,9 +58,9 @@ void profiling_filter(rollout_view const& batch, reward::evaluation<E> const& ev
   reward::check_evaluation(evaluation, batch.turns(), "profiling_filter", true);
   expects_size("profiling_filter", "reasons", reasons.size(), batch.turns(), "turn");
   expects(options.threshold >= 0 && within_limit(options.threshold),
-          "profiling_filter: threshold = ", options.threshold, ", expected a finite number, at least 0");
+          "profiling_filter: threshold = ", options.threshold, ", expected a number from 0 to 2^500");
   expects(options.softness >= 0 && within_limit(options.softness), "profiling_filter: softness = ", options.softness,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
   expects(!std::isnan(options.keep_speedup), "profiling_filter: keep_speedup is NaN");
 
   auto const judged = [&](std::size_t s) {

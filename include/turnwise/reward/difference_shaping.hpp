@@ -26,7 +26,7 @@ struct difference_shaping_options {
 /// @param[in]  reasons [S] as begin_reasons wrote them; rewards of turns flagged off are not judged.
 /// @param[out] shaped  [S], unit of reward; may be the same span as reward. An unscored reward stays NaN and the turn
 ///                     after it is compared with the one before; a turn flagged off keeps its reward.
-/// @throws precondition_error  an inconsistent batch, sizes that differ, `initial` not finite, an infinite reward of a
+/// @throws precondition_error  an inconsistent batch, sizes that differ, `initial` not finite or beyond magnitude_limit<T>, an infinite reward of a
 ///         turn that is not flagged off; nothing is written.
 /// @note  With a discounted sum of gamma 1 a turn's return is then r[last] - r[p]: what came before is its baseline.
 /// @note  Deterministic: one subtraction of doubles a turn.
@@ -40,8 +40,7 @@ void difference_shaping(rollout_view const& batch, no_deduce<std::span<T const>>
   expects_size("difference_shaping", "reward", reward.size(), batch.turns(), "turn");
   expects_size("difference_shaping", "reasons", reasons.size(), batch.turns(), "turn");
   expects_size("difference_shaping", "shaped", shaped.size(), batch.turns(), "turn");
-  expects(within_limit(options.initial), "difference_shaping: initial = ", options.initial,
-          ", expected a finite number");
+  detail::check_reward_option<T>(options.initial, "difference_shaping", "initial");
   detail::check_rewards<T>(reward, reasons, "difference_shaping", "reward");
   for (std::size_t j = 0; j < batch.trajectories(); ++j) {
     double previous = options.initial;

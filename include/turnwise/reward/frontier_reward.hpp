@@ -46,11 +46,11 @@ struct attempts {
 
 namespace detail {
 
-inline void check_frontier_reward(frontier_reward_options const& options) {
+template <real T>
+void check_frontier_reward(frontier_reward_options const& options) {
   expects(options.target >= 0 && options.target <= 1, "frontier_reward: target = ", options.target,
           ", expected a share in [0, 1]");
-  expects(within_limit(options.invalid_reward), "frontier_reward: invalid_reward = ", options.invalid_reward,
-          ", expected a finite number");
+  check_reward_option<T>(options.invalid_reward, "frontier_reward", "invalid_reward");
 }
 
 /// Groups are those of the batch, one an id.
@@ -117,7 +117,7 @@ template <real E>
 ///                             at.
 /// @param[out] reward          [P]; NaN (unscored) for a proposal without attempts.
 /// @throws precondition_error  sizes that differ, no grouping or one that is not by group, target outside [0, 1],
-///         invalid_reward not finite; nothing is written.
+///         invalid_reward not finite or beyond magnitude_limit<T>; nothing is written.
 /// @note  With a target of 1/2 the reward is in [0, 1]; a target t gives at least 1 - 2 max(t, 1 - t).
 /// @note  Speedup and profile are not read and may be empty: a correct attempt without a speedup counts as correct.
 /// @note  Deterministic: counts, one quotient, one fused multiply-add.
@@ -127,7 +127,7 @@ template <real E, real T>
 void frontier_reward(attempts<E> const& of, std::span<std::int64_t const> proposal_group,
                      std::span<std::uint8_t const> invalid_module, frontier_reward_options const& options,
                      std::span<T> reward) {
-  detail::check_frontier_reward(options);
+  detail::check_frontier_reward<T>(options);
   expects_size("frontier_reward", "proposal_group", proposal_group.size(), reward.size(), "proposal");
   if (!invalid_module.empty())
     expects_size("frontier_reward", "invalid_module", invalid_module.size(), reward.size(), "proposal");

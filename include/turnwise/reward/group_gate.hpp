@@ -59,9 +59,9 @@ void group_gate(grouping const& groups, evaluation<E> const& turns, group_gate_o
   if (!reasons.empty()) expects_size("group_gate", "reasons", reasons.size(), groups.turns(), "turn");
   expects(options.alpha >= 0 && options.alpha <= 1, "group_gate: alpha = ", options.alpha, ", expected [0, 1]");
   expects(options.beta >= 0 && options.beta <= magnitude_limit<T>, "group_gate: beta = ", options.beta,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^", std::same_as<T, float> ? 100 : 500);
   expects(options.min_spread >= 0 && within_limit(options.min_spread), "group_gate: min_spread = ", options.min_spread,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
 
   auto const flagged_off = [&](std::size_t s) { return !reasons.empty() && (reasons[s] & reason::invalid) != 0; };
   for (std::size_t s = 0; s < reward.size(); ++s)

@@ -5,6 +5,8 @@
 #include <turnwise/core/concepts.hpp>
 #include <turnwise/core/error.hpp>
 #include <turnwise/core/reason.hpp>
+#include <turnwise/reward/detail/reward_limits.hpp>
+#include <turnwise/reward/evaluation.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -14,55 +16,6 @@
 #include <string_view>
 
 namespace turnwise::reward {
-
-/// C: compiled, correct, no decoy, no rule broken.
-[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_correct(bool compiled, bool correct, bool decoy,
-                                                             bool rule_violation) noexcept {
-  return compiled && correct && !decoy && !rule_violation;
-}
-
-/// What running and profiling said of each turn, S turns. Speedup and times are read only where C = 1.
-template <real T>
-struct evaluation {
-  std::span<std::uint8_t const> compiled{};        ///< [S] or empty: all compiled
-  std::span<std::uint8_t const> correct{};         ///< [S] passed the correctness check
-  std::span<std::uint8_t const> decoy{};           ///< [S] or empty; launches nothing that reaches the result
-  std::span<std::uint8_t const> rule_violation{};  ///< [S] or empty; broke a rule of the task
-  std::span<T const> speedup{};                    ///< [S] reference time / candidate time; NaN: not measured
-  std::span<T const> generated_us{};  ///< [S] device time in generated kernels, microseconds; no profile: empty
-  std::span<T const> total_us{};      ///< [S] device time in all kernels, microseconds; no profile: empty
-
-  /// C of turn s.
-  [[nodiscard]] constexpr bool counts_as_correct(std::size_t s) const noexcept {
-    return is_correct(compiled.empty() || compiled[s] != 0, correct[s] != 0, !decoy.empty() && decoy[s] != 0,
-                      !rule_violation.empty() && rule_violation[s] != 0);
-  }
-};
-
-/// Throws precondition_error unless the arrays have one element a turn; `profile`: the two times may not be empty.
-template <real T>
-void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string_view function, bool profile = false) {
-  expects_size(function, "correct", turns.correct.size(), count, "turn");
-  expects_size(function, "speedup", turns.speedup.size(), count, "turn");
-  if (profile || !turns.generated_us.empty() || !turns.total_us.empty()) {
-    expects_size(function, "generated_us", turns.generated_us.size(), count, "turn");
-    expects_size(function, "total_us", turns.total_us.size(), count, "turn");
-  }
-  if (!turns.compiled.empty()) expects_size(function, "compiled", turns.compiled.size(), count, "turn");
-  if (!turns.decoy.empty()) expects_size(function, "decoy", turns.decoy.size(), count, "turn");
-  if (!turns.rule_violation.empty())
-    expects_size(function, "rule_violation", turns.rule_violation.size(), count, "turn");
-}
-
-/// True where a profile means something: total > 0 and 0 <= generated <= total, all finite.
-[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool has_profile(double generated_us, double total_us) noexcept {
-  return total_us > 0 && total_us <= largest<double> && generated_us >= 0 && generated_us <= total_us;
-}
-
-/// Profiling ratio PR = generated / total, in [0, 1]; 0 for a profile without meaning.
-[[nodiscard]] TURNWISE_HOST_DEVICE constexpr double profiling_ratio(double generated_us, double total_us) noexcept {
-  return has_profile(generated_us, total_us) ? generated_us / total_us : 0.0;
-}
 
 /// Weights and limits of kernel_reward. The defaults are those of the Dr. Kernel paper.
 struct kernel_reward_options {
@@ -102,23 +55,10 @@ struct kernel_reward_options {
                           : options.incorrect_penalty;
 }
 
-/// True for what may be written as a reward of type T: NaN (unscored), or a number within its magnitude_limit.
-template <real T>
-[[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_reward(double value) noexcept {
-  return !(value > magnitude_limit<T> || value < -magnitude_limit<T>);
-}
-
 namespace detail {
 
-/// A weight, or a reward that stands in the options, of rewards of type T.
-template <real T>
-void check_reward_option(double value, std::string_view function, std::string_view option) {
-  expects(value == value && is_reward<T>(value), function, ": ", option, " = ", value,
-          ", expected a finite number, within the magnitude limit of the rewards' type");
-}
-
 inline void check_speedup_limits(double floor, double cap, std::string_view function) {
-  expects(within_limit(floor), function, ": speedup_floor = ", floor, ", expected a finite number");
+  expects(within_limit(floor), function, ": speedup_floor = ", floor, ", expected a number within +-2^500");
   expects(cap >= floor, function, ": speedup_cap = ", cap, ", expected at least speedup_floor = ", floor);
 }
 

@@ -5,6 +5,7 @@
 #include <turnwise/core/concepts.hpp>
 #include <turnwise/core/error.hpp>
 #include <turnwise/core/reason.hpp>
+#include <turnwise/reward/detail/reward_limits.hpp>
 
 #include <cmath>
 #include <cstddef>
@@ -24,7 +25,7 @@ enum class penalty_kind : std::uint8_t {
 /// Options of `scaled_penalty`.
 struct scaled_penalty_options {
   penalty_kind kind = penalty_kind::away;  ///< what the penalty makes of the reward
-  double factor = 0.5;                     ///< in [0, 1]; for `replace` any finite number
+  double factor = 0.5;                     ///< in [0, 1]; for `replace` any reward
 };
 
 /// The reward of a marked turn; NaN stays NaN.
@@ -44,10 +45,10 @@ struct scaled_penalty_options {
 
 namespace detail {
 
-inline void check_scaled_penalty(scaled_penalty_options const& options) {
+template <real T>
+void check_scaled_penalty(scaled_penalty_options const& options) {
   if (options.kind == penalty_kind::replace)
-    expects(within_limit(options.factor), "scaled_penalty: factor = ", options.factor,
-            ", expected a finite number within +-2^500");
+    check_reward_option<T>(options.factor, "scaled_penalty", "factor");
   else
     expects(options.factor >= 0 && options.factor <= 1, "scaled_penalty: factor = ", options.factor,
             ", expected a number in [0, 1]");
@@ -88,7 +89,7 @@ void scaled_penalty(no_deduce<std::span<T const>> reward, std::span<std::uint8_t
   expects_size("scaled_penalty", "marked", marked.size(), reward.size(), "turn");
   if (!reasons.empty()) expects_size("scaled_penalty", "reasons", reasons.size(), reward.size(), "turn");
   expects_size("scaled_penalty", "out", out.size(), reward.size(), "turn");
-  detail::check_scaled_penalty(options);
+  detail::check_scaled_penalty<T>(options);
   detail::check_rewards<T>(reward, reasons, "scaled_penalty", "reward");
   for (std::size_t s = 0; s < reward.size(); ++s) {
     bool const applies = marked[s] != 0 && (reasons.empty() || (reasons[s] & reason::invalid) == 0);

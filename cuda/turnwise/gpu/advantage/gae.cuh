@@ -4,6 +4,7 @@
 
 #include <turnwise/advantage/gae.hpp>
 #include <turnwise/gpu/advantage/detail/segmented_scan.cuh>
+#include <turnwise/gpu/advantage/token_segments.cuh>
 
 namespace turnwise::gpu::advantage {
 

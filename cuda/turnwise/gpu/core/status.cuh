@@ -47,12 +47,14 @@ struct status_record {
   }
 };
 
+#ifdef __CUDACC__  // a C++ unit reads records
 /// Records that element `index` is bad; the result does not depend on the order of reports. `status` may be null.
 inline __device__ void report(status_record* status, status_code code, std::int64_t index) {
   if (status == nullptr) return;
   atomicMax(&status->complement,
             ~(static_cast<unsigned long long>(code) << 56 | static_cast<unsigned long long>(index)));
 }
+#endif
 
 /// Throws precondition_error if the record (copied to the host by the caller) tells of bad content.
 inline void check(status_record const& status) {

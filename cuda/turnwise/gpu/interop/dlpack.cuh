@@ -1,11 +1,14 @@
 /// @file
-/// Device spans over the tensors of other libraries, through DLPack; nothing is copied.
+/// Device spans over the tensors of other libraries, and tensors over spans, through DLPack; nothing is copied.
 #pragma once
 
 #include <turnwise/gpu/core/device_span.cuh>
 #include <turnwise/interop/dlpack.hpp>
 
+#include <cstdint>
+#include <span>
 #include <string_view>
+#include <type_traits>
 
 namespace turnwise::gpu::interop {
 
@@ -44,5 +47,27 @@ template <dlpack_element T>
   detail::check_device(source.tensor(), device, "dlpack_logits", argument);
   return turnwise::interop::detail::make_rows<device_span<T>>(source, "dlpack_logits", argument);
 }
+
+/// A row-major tensor over a span of CUDA memory: turnwise::interop::to_dlpack on the device.
+///
+/// @param[in] device  where the memory is.
+/// @note  The consumer's stream must wait for the calls that write the span.
+template <dlpack_element T>
+requires(!std::is_const_v<T>) [[nodiscard]] DLTensor
+    to_dlpack(device_span<T> values, std::span<std::int64_t> shape, int device, std::string_view argument) {
+  return turnwise::interop::detail::tensor_over(values.data(), values.size(), shape, {kDLCUDA, device}, argument);
+}
+#if defined(DLPACK_MAJOR_VERSION) && DLPACK_MAJOR_VERSION >= 1
+/// The same for a span that is only read.
+template <dlpack_element T>
+[[nodiscard]] DLManagedTensorVersioned to_dlpack(device_span<T const> values, std::span<std::int64_t> shape, int device,
+                                                 std::string_view argument) {
+  return turnwise::interop::detail::read_only_tensor(
+      turnwise::interop::detail::tensor_over(values.data(), values.size(), shape, {kDLCUDA, device}, argument));
+}
+#else
+template <dlpack_element T>
+void to_dlpack(device_span<T const>, std::span<std::int64_t>, int, std::string_view) = delete;  // needs DLPack 1.0
+#endif
 
 }  // namespace turnwise::gpu::interop

@@ -5,12 +5,12 @@
 #include <turnwise/gpu/core/workspace.cuh>
 #include <turnwise/gpu/logprob/detail/block_loss.cuh>
 #include <turnwise/gpu/logprob/detail/cluster_loss.cuh>
+#include <turnwise/gpu/logprob/row_loss.cuh>
 
 #include <cstddef>
 #include <string_view>
 
 namespace turnwise::gpu::logprob {
-
 namespace detail {
 
 inline constexpr unsigned record_threads = 256;

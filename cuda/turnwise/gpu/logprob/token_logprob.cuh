@@ -3,6 +3,7 @@
 #pragma once
 
 #include <turnwise/gpu/logprob/detail/row_kernel.cuh>
+#include <turnwise/gpu/logprob/token_logprob_outputs.cuh>
 
 #include <cstddef>
 #include <string_view>

@@ -4,6 +4,7 @@
 
 #include <turnwise/gpu/advantage/leave_one_out.cuh>
 #include <turnwise/gpu/recipe/detail/step.cuh>
+#include <turnwise/gpu/recipe/step.cuh>
 #include <turnwise/recipe/dr_kernel.hpp>
 
 #include <cstddef>

@@ -4,6 +4,7 @@
 
 #include <turnwise/gpu/advantage/group_relative.cuh>
 #include <turnwise/gpu/recipe/detail/step.cuh>
+#include <turnwise/gpu/recipe/step.cuh>
 #include <turnwise/gpu/reward/frontier_reward.cuh>
 #include <turnwise/recipe/kernel_zero_proposer.hpp>
 

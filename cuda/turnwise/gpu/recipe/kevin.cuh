@@ -4,6 +4,7 @@
 
 #include <turnwise/gpu/advantage/group_relative.cuh>
 #include <turnwise/gpu/recipe/detail/step.cuh>
+#include <turnwise/gpu/recipe/step.cuh>
 #include <turnwise/recipe/kevin.hpp>
 
 #include <cstddef>

@@ -6,7 +6,7 @@
 #include <turnwise/gpu/core/rollout.cuh>
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/core/warp.cuh>
-#include <turnwise/gpu/reward/kernel_reward.cuh>
+#include <turnwise/gpu/reward/evaluation.cuh>
 #include <turnwise/rejection/profiling_filter.hpp>
 
 #include <cstddef>

@@ -133,7 +133,7 @@ template <real E, real T>
 void frontier_reward(attempts<E> const& of, device_span<std::int64_t const> proposal_group,
                      device_span<std::uint8_t const> invalid_module, frontier_reward_options const& options,
                      device_span<T> reward, ::cuda::stream_ref stream) {
-  turnwise::reward::detail::check_frontier_reward(options);
+  turnwise::reward::detail::check_frontier_reward<T>(options);
   detail::check_attempts(of, proposal_group, invalid_module, reward.size());
   detail::enqueue_each_turn("frontier_reward", reward.size(),
                             detail::frontier_of_proposal<E, T>{of, proposal_group, invalid_module, options, reward},

@@ -68,7 +68,7 @@ void scaled_penalty(no_deduce<device_span<T const>> reward, device_span<std::uin
   expects_size("scaled_penalty", "marked", marked.size(), reward.size(), "turn");
   if (!reasons.empty()) expects_size("scaled_penalty", "reasons", reasons.size(), reward.size(), "turn");
   expects_size("scaled_penalty", "out", out.size(), reward.size(), "turn");
-  turnwise::reward::detail::check_scaled_penalty(options);
+  turnwise::reward::detail::check_scaled_penalty<T>(options);
   detail::enqueue_each_turn("scaled_penalty", reward.size(),
                             detail::penalty_of_turn<T>{reward, marked, options, reasons, out, status}, stream);
 }

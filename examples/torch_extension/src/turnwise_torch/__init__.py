@@ -35,7 +35,7 @@ except ImportError as error:
 
 from .losses import policy_loss_from_logits, ppo_clip, token_logprob
 from .masks import MaskTurns, turns_of_mask
-from .records import LossRecord, Statistics, Step
+from .records import LossRecord, Statistics, Step, words_of
 from .tensors import flat_options, given
 
 __all__ = [
@@ -85,8 +85,8 @@ class Batch:
     a trajectory, if it is not the position; turn_valid [S]: 0 for turns to leave out. in_token_order: turns stand in
     the order of their tokens, which spares a sort on CUDA and is checked there.
 
-    Views its tensors: they must not change while the batch is in use. The grouping by (group, turn index), which
-    dr_kernel takes, is built here. `status` gathers what any call on this batch found wrong; see check().
+    Views its tensors: they must not change while the batch is in use. On CUDA the grouping by (group, turn index),
+    which dr_kernel takes, is built here. `status` gathers what any call on this batch found wrong; see check().
     """
 
     def __init__(
@@ -105,6 +105,13 @@ class Batch:
     ):
         if (token_offsets is None) == (turn_begin is None) or (turn_begin is None) != (turn_end is None):
             raise ValueError("Batch: expected either token_offsets, or turn_begin and turn_end")
+        given(
+            "Batch",
+            required=("trajectory_offsets",),
+            trajectory_offsets=trajectory_offsets,
+            token_offsets=token_offsets,
+            turn_begin=turn_begin,
+        )
         if token_offsets is not None:
             if token_offsets.dim() != 1 or token_offsets.numel() == 0:
                 raise ValueError("Batch: token_offsets has no element, expected one a turn, and one")
@@ -149,6 +156,7 @@ class Batch:
         in_token_order=True where trajectories stand in the order of their rows.
         more: turn_index, turn_valid.
         """
+        given("Batch.padded", required=("like",), like=like.detach() if isinstance(like, Tensor) else like, length=length)
         if like.dim() != 2:
             raise ValueError(f"Batch.padded: like has {like.dim()} dimensions, expected [rows, width]")
         several = turn_begin is not None or turn_end is not None
@@ -238,7 +246,7 @@ def usable_tokens(batch: Batch, statistics: Statistics, reasons: Tensor, **optio
 
     Options of usable_tokens_options: non_finite, non_finite_scope.
     """
-    named = given("usable_tokens", statistics=statistics.words, reasons=reasons)
+    named = given("usable_tokens", statistics=words_of("usable_tokens", statistics), reasons=reasons)
     return batch._C.usable_tokens(named, flat_options(options))["reasons"]
 
 
@@ -247,7 +255,7 @@ def ratio_band(batch: Batch, statistics: Statistics, reasons: Tensor, **options:
 
     Options of ratio_band_options: level, kind, low, high.
     """
-    named = given("ratio_band", statistics=statistics.words, reasons=reasons)
+    named = given("ratio_band", statistics=words_of("ratio_band", statistics), reasons=reasons)
     return batch._C.ratio_band(named, flat_options(options))["reasons"]
 
 
@@ -256,7 +264,7 @@ def token_veto(batch: Batch, statistics: Statistics, reasons: Tensor, **options:
 
     Options of token_veto_options: threshold, veto_scope, outlier.
     """
-    named = given("token_veto", statistics=statistics.words, reasons=reasons)
+    named = given("token_veto", statistics=words_of("token_veto", statistics), reasons=reasons)
     return batch._C.token_veto(named, flat_options(options))["reasons"]
 
 
@@ -307,13 +315,21 @@ def dr_kernel(
     return Step(batch._C.dr_kernel(named, fields, token_outputs), batch.status, old_logprob.shape)
 
 
+def _one_a_turn(batch: Batch, function: str, **named: Tensor) -> None:
+    for name, tensor in named.items():
+        if tensor.numel() != batch.turns:
+            raise ValueError(f"{function}: {name} has {tensor.numel()} elements, expected {batch.turns} (one a turn)")
+
+
 def per_token(
     batch: Batch, values: Tensor, reasons: Optional[Tensor] = None, mask: Optional[Tensor] = None
 ) -> tuple[Tensor, Tensor]:
     """A value of each turn [S] spread over its tokens [N] as float32, and the mask; both 0 where a turn is not kept."""
     if reasons is None:
         reasons = begin_reasons(batch)
-    out = batch._C.per_token(given("per_token", values=values, reasons=reasons, mask=mask))
+    named = given("per_token", required=("values",), values=values, reasons=reasons, mask=mask)
+    _one_a_turn(batch, "per_token", values=values, reasons=reasons)
+    out = batch._C.per_token(named)
     return out["token_values"], out["token_mask"].view(torch.bool)
 
 
@@ -322,7 +338,8 @@ def aggregate(batch: Batch, reasons: Tensor, mask: Optional[Tensor] = None, **op
 
     Options of aggregate_options: mean, unit, scope, denominator, nominal, norm.
     """
+    named = given("aggregate", required=("reasons",), reasons=reasons, mask=mask)
+    _one_a_turn(batch, "aggregate", reasons=reasons)
     if mask is not None and mask.numel() != batch.tokens:
         raise ValueError(f"aggregate: mask has {mask.numel()} elements, expected {batch.tokens}")
-    named = given("aggregate", reasons=reasons, mask=mask)
     return batch._C.aggregate(named, flat_options(options))["turn_scale"]

@@ -92,6 +92,7 @@ def policy_loss_from_logits(
     """
     named = given(
         "policy_loss_from_logits",
+        required=("logits",),
         differentiable=("logits",),
         logits=logits,
         ids=ids,
@@ -150,5 +151,13 @@ def token_logprob(
     logits [rows, vocabulary] or [batch, rows, vocabulary], rows any distance apart; ids [rows] int64. mask 0: the row
     gives 0 and its logits get gradient 0. Rows with NaN or infinite logits give NaN, and gradient 0.
     """
-    named = given("token_logprob", differentiable=("logits",), logits=logits, ids=ids, mask=mask, status=status)
+    named = given(
+        "token_logprob",
+        required=("logits", "ids"),
+        differentiable=("logits",),
+        logits=logits,
+        ids=ids,
+        mask=mask,
+        status=status,
+    )
     return _TokenLogprob.apply(logits, named, float(temperature), entropy)

@@ -32,6 +32,12 @@ class Statistics:
         return self.log_sum / self.count.clamp(min=1)
 
 
+def words_of(function: str, statistics: Statistics) -> Tensor:
+    if not isinstance(statistics, Statistics):
+        raise TypeError(f"{function}: statistics is a {type(statistics).__name__}, expected those of log_ratio_statistics")
+    return statistics.words
+
+
 class Step:
     """Results of dr_kernel. [S]: reward, turn_return, advantage (float64), reasons (int32), keep (bool), statistics.
 
@@ -55,6 +61,10 @@ class Step:
     @property
     def keep(self) -> Tensor:
         return self.reasons == 0
+
+    def __repr__(self) -> str:
+        masked = "not asked for" if self.token_mask is None else f"of shape {list(self.token_mask.shape)}"
+        return f"<Step: {self.reasons.numel()} turns, token outputs {masked}, on {self.reasons.device}>"
 
 
 class LossRecord:

@@ -51,7 +51,7 @@ concept looks_at_others = requires(Policy const& policy, State const& state, gro
 
 inline void check_epsilon(double epsilon, std::string_view function) {
   expects(epsilon >= 0 && within_limit(epsilon), function, ": epsilon = ", epsilon,
-          ", expected a finite number, at least 0");
+          ", expected a number from 0 to 2^500");
 }
 
 template <real T>

@@ -3,6 +3,7 @@
 /// order, so that a policy gives the same bits here and on the device (warp_group).
 #pragma once
 
+#include <turnwise/advantage/baseline_members.hpp>
 #include <turnwise/core/concepts.hpp>
 #include <turnwise/core/grouping.hpp>
 #include <turnwise/core/ordered_sum.hpp>
@@ -16,10 +17,6 @@
 #include <span>
 
 namespace turnwise::advantage {
-
-/// Which turns form a baseline: all valid ones (as published), or those kept by every filter.
-enum class baseline_members : std::uint8_t { valid, kept };
-
 namespace detail {
 
 /// Sum and number of baseline members.

@@ -4,6 +4,7 @@
 
 #include <turnwise/gpu/advantage/detail/segmented_scan_map.cuh>
 #include <turnwise/gpu/advantage/detail/segmented_scan_stage.cuh>
+#include <turnwise/gpu/advantage/token_segments.cuh>
 #include <turnwise/gpu/core/device_span.cuh>
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/core/workspace.cuh>
@@ -14,21 +15,6 @@
 #include <type_traits>
 
 namespace turnwise::gpu::advantage {
-
-/// turnwise::advantage::token_segments in device memory: same meaning, same sizes.
-template <real T>
-struct token_segments {
-  device_span<std::int64_t const> offsets{};  ///< [K + 1]
-  device_span<std::uint8_t const> cut{};      ///< [K] or empty
-  device_span<T const> next_value{};          ///< [K] or empty
-  device_span<std::uint8_t const> mask{};     ///< [N] or empty
-
-  /// K.
-  [[nodiscard]] TURNWISE_HOST_DEVICE constexpr std::size_t segments() const noexcept {
-    return offsets.empty() ? 0 : offsets.size() - 1;
-  }
-};
-
 namespace detail {
 
 inline constexpr int scan_threads = 256;

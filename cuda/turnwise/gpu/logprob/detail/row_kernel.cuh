@@ -4,6 +4,7 @@
 
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/logprob/detail/row_sums.cuh>
+#include <turnwise/gpu/logprob/token_logprob_outputs.cuh>
 #include <turnwise/logprob/logprob_partials.hpp>
 
 #include <algorithm>
@@ -14,14 +15,6 @@
 namespace turnwise::gpu::logprob {
 
 using turnwise::logprob::token_logprob_options;
-
-/// Each [rows] or empty, see turnwise::logprob::token_logprob_outputs.
-struct token_logprob_outputs {
-  device_span<float> logprob{};                     ///< nats
-  device_span<float> entropy{};                     ///< nats
-  device_span<float> sum_squares{};                 ///< sum of p^2
-  device_span<log_normalizer<float>> normalizer{};  ///< for token_logprob_backward
-};
 
 namespace detail {
 

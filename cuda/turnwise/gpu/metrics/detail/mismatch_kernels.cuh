@@ -5,7 +5,7 @@
 #include <turnwise/gpu/core/grouping_view.cuh>
 #include <turnwise/gpu/metrics/detail/mismatch_counts.cuh>
 #include <turnwise/gpu/rejection/ratio_band.cuh>
-#include <turnwise/gpu/reward/kernel_reward.cuh>
+#include <turnwise/gpu/reward/evaluation.cuh>
 
 #include <cstddef>
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include <turnwise/gpu/advantage/turn_return.cuh>
 #include <turnwise/gpu/core/reasons.cuh>
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
+#include <turnwise/gpu/recipe/step.cuh>
 #include <turnwise/gpu/rejection/profiling_filter.cuh>
 #include <turnwise/gpu/rejection/ratio_band.cuh>
 #include <turnwise/gpu/rejection/token_veto.cuh>
@@ -20,29 +21,6 @@
 #include <type_traits>
 
 namespace turnwise::gpu::recipe {
-
-using turnwise::importance::turn_statistics;
-
-/// The inputs of a step besides the batch, its grouping and its token plan; turnwise::recipe::step_inputs on the
-/// device.
-template <logprob_value Old, logprob_value Rollout, real E>
-struct step_inputs {
-  token_logprobs<Old, Rollout> tokens{};     ///< [N] each
-  reward::evaluation<E> evaluation{};        ///< [S] each
-  device_span<double const> given_reward{};  ///< [S] or empty
-};
-
-/// Where a step writes; spans that are empty are not wanted.
-struct step_outputs {
-  device_span<double> reward{};               ///< [S]
-  device_span<double> turn_return{};          ///< [S]
-  device_span<double> advantage{};            ///< [S]
-  device_span<reason_flags> reasons{};        ///< [S]
-  device_span<turn_statistics> statistics{};  ///< [S]
-  device_span<float> token_advantage{};       ///< [N]
-  device_span<std::uint8_t> token_mask{};     ///< [N]
-};
-
 namespace detail {
 
 /// The outputs, those that are not wanted in scratch, and what the launches hand on.
