@@ -59,6 +59,8 @@ struct lane_sums {
   vec<pattern> fine{};  ///< in units of 2^-24, modulo 2^32 or 2^64
   words on_count{};     ///< minus the tokens that counted among those added with `on`
 
+  lane_sums() noexcept {}  // not constexpr: under --expt-relaxed-constexpr nvcc would compile it for the device too
+
   [[gnu::always_inline]] void add(values const& d) {
     min = d < min ? d : min;
     max = d > max ? d : max;
@@ -163,6 +165,14 @@ struct moment_sums {
 
 using moment_lanes = moment_sums<vector_bytes>;
 
+/// What the sums of moments take of rollout log-probs; floats never overflow them.
+template <typename V>
+[[nodiscard, gnu::always_inline]] inline V bounded_logprobs(V values) {
+  if constexpr (std::same_as<element_of<V>, double>)
+    for (std::size_t l = 0; l < size_of<V>; ++l) values[l] = bounded_logprob(double{values[l]});
+  return values;
+}
+
 /// Adds the moments of tokens whose log ratios are all within +-64 where they count.
 template <bool Masked, bool Small, real T, logprob_value Old, logprob_value Rollout>
 [[gnu::always_inline]] inline void add_moments(moment_lanes& moments, token_range<Old, Rollout> const& tokens) {
@@ -171,9 +181,7 @@ template <bool Masked, bool Small, real T, logprob_value Old, logprob_value Roll
   auto const add = [&](std::size_t place, vec<T, size> const& old_logprob, vec<T, size> const& rollout_logprob,
                        auto const&... mask) __attribute__((always_inline)) {
     vec<T, size> d = old_logprob - rollout_logprob;
-    vec<T, size> rollout = rollout_logprob;
-    if constexpr (std::same_as<T, double>)
-      for (std::size_t l = 0; l < size; ++l) rollout[l] = bounded_logprob(double{rollout[l]});
+    vec<T, size> rollout = bounded_logprobs(rollout_logprob);
     if constexpr (Masked) {
       vec<word<T>, size> const on = lanes_on<word<T>, size>(mask...);
       d = keep(d, on);
