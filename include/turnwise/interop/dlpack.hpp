@@ -300,7 +300,7 @@ template <dlpack_element T>
 }
 #else
 template <dlpack_element T>
-void to_dlpack(std::span<T const>, std::span<std::int64_t>, std::string_view) = delete;  // needs DLPack 1.0
+DLTensor to_dlpack(std::span<T const>, std::span<std::int64_t>, std::string_view) = delete;  // needs DLPack 1.0
 #endif
 
 }  // namespace turnwise::interop

@@ -67,7 +67,7 @@ template <dlpack_element T>
 }
 #else
 template <dlpack_element T>
-void to_dlpack(device_span<T const>, std::span<std::int64_t>, int, std::string_view) = delete;  // needs DLPack 1.0
+DLTensor to_dlpack(device_span<T const>, std::span<std::int64_t>, int, std::string_view) = delete;  // needs DLPack 1.0
 #endif
 
 }  // namespace turnwise::gpu::interop
