@@ -51,7 +51,7 @@ std::pair<double, double> parse_band(std::string const& text) {
     at = stop + 1;
   }
   auto const [low, high] = edge;
-  if (!(low >= 0) || !within_limit(low)) fail("--ratio-band: LO = ", low, ", expected a finite ratio, at least 0");
+  if (!(low >= 0) || !within_limit(low)) fail("--ratio-band: LO = ", low, ", expected a ratio from 0 to 2^500");
   if (!(high >= low && high > 0)) fail("--ratio-band: HI = ", high, ", expected a ratio, at least LO = ", low);
   return {low, high};
 }

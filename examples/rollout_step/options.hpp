@@ -87,7 +87,7 @@ namespace wanted {
 inline constexpr std::string_view share = "a number in [0, 1]";
 inline constexpr std::string_view weight = "a number within +-2^500";
 inline constexpr std::string_view cap = "a number or inf";
-inline constexpr std::string_view ratio = "a finite ratio, at least 0";
+inline constexpr std::string_view ratio = "a ratio from 0 to 2^500";
 inline constexpr std::string_view threshold = "a number from 0 to 2^500";
 inline constexpr std::string_view word = "an integer in [0, 4294967295]";
 inline constexpr std::string_view thread_count = "an integer in [0, 1024]";

@@ -232,34 +232,39 @@ TEST_SUITE("interop/dlpack") {
 
   TEST_CASE("a span becomes a tensor over the same memory, and comes back") {
     auto values = counting(6);
-    std::array<std::int64_t, 2> shape{2, 3};
-    DLTensor const tensor = interop::to_dlpack(std::span{values}, shape, "advantage");
+    std::array<std::int64_t, 2> shape{2, 3}, strides{};
+    DLTensor const tensor = interop::to_dlpack(std::span{values}, shape, strides, "advantage");
     CHECK(tensor.data == values.data());
     CHECK(tensor.device.device_type == kDLCPU);
     CHECK(tensor.ndim == 2);
     CHECK(tensor.shape == shape.data());
-    CHECK(tensor.strides == nullptr);
+    CHECK(tensor.strides == strides.data());
+    CHECK(strides == std::array<std::int64_t, 2>{3, 1});
     CHECK(tensor.byte_offset == 0);
     auto const back = dlpack_span<float>(tensor, "advantage");
     CHECK(back.data() == values.data());
     CHECK(back.size() == 6);
     std::vector<std::int64_t> ids{7};
-    CHECK(dlpack_span<std::int64_t const>(interop::to_dlpack(std::span{ids}, {}, "ids"), "ids")[0] == 7);
+    CHECK(dlpack_span<std::int64_t const>(interop::to_dlpack(std::span{ids}, {}, {}, "ids"), "ids")[0] == 7);
     std::array<std::int64_t, 2> none{0, 5};
-    CHECK(dlpack_span<float>(interop::to_dlpack(std::span<float>{}, none, "none"), "none").empty());
+    auto const empty = interop::to_dlpack(std::span{values}.first(0), none, strides, "none");
+    CHECK(empty.data == nullptr);
+    CHECK(dlpack_span<float>(empty, "none").empty());
 
     auto const refused = [&](std::array<std::int64_t, 2> sizes) {
-      return message_of([&] { return interop::to_dlpack(std::span{values}, sizes, "advantage"); });
+      return message_of([&] { return interop::to_dlpack(std::span{values}, sizes, strides, "advantage"); });
     };
     CHECK(refused({2, 2}) == "to_dlpack: advantage has 6 elements, its shape 4");
     CHECK(refused({-2, -3}) == "to_dlpack: advantage has size -2 in dimension 0");
+    CHECK(message_of([&] { return interop::to_dlpack(std::span{values}, shape, {}, "advantage"); }) ==
+          "to_dlpack: strides has 0 elements, expected 2 (one a dimension)");
     CHECK(refused({std::int64_t{1} << 62, 8}).starts_with("to_dlpack: advantage has 6 elements"));
   }
 
 #if !defined(DLPACK_MAJOR_VERSION)
   template <typename T>
   concept becomes_tensor = requires(std::span<T> values, std::span<std::int64_t> shape) {
-    interop::to_dlpack(values, shape, "");
+    interop::to_dlpack(values, shape, shape, "");
   };
   TEST_CASE("without a read-only flag, a span that is only read does not become a tensor") {
     CHECK(becomes_tensor<float>);

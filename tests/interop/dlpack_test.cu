@@ -58,13 +58,13 @@ TEST_SUITE("gpu/interop/dlpack") {
 
   TEST_CASE("a device span becomes a tensor on its device") {
     turnwise::gpu::device_span<float> const span{reinterpret_cast<float*>(std::uintptr_t{4096}), 6};
-    std::array<std::int64_t, 2> shape{2, 3};
-    DLTensor const tensor = turnwise::gpu::interop::to_dlpack(span, shape, 1, "advantage");
+    std::array<std::int64_t, 2> shape{2, 3}, strides{};
+    DLTensor const tensor = turnwise::gpu::interop::to_dlpack(span, shape, strides, 1, "advantage");
     CHECK(tensor.device.device_type == kDLCUDA);
     CHECK(tensor.device.device_id == 1);
     CHECK(dlpack_span<float>(tensor, 1, "advantage").data() == span.data());
     shape[1] = 4;
-    CHECK(message_of([&] { return turnwise::gpu::interop::to_dlpack(span, shape, 1, "advantage"); }) ==
+    CHECK(message_of([&] { return turnwise::gpu::interop::to_dlpack(span, shape, strides, 1, "advantage"); }) ==
           "to_dlpack: advantage has 6 elements, its shape 8");
   }
 }  // TEST_SUITE

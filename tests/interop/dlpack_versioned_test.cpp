@@ -32,7 +32,7 @@ using turnwise::interop::dlpack_span;
 
 namespace {
 
-std::array<std::int64_t, 2> sizes{1, 3};
+std::array<std::int64_t, 2> sizes{1, 3}, steps{};
 std::array<float, 3> values{1, 2, 3};
 
 DLManagedTensorVersioned of_version(std::uint32_t major, std::uint64_t flags) {
@@ -72,7 +72,7 @@ TEST_SUITE("interop/dlpack_versioned") {
 
   TEST_CASE("a span that is only read becomes a read-only tensor of this version, without a deleter") {
     std::span<float const> const read{values};
-    auto const managed = turnwise::interop::to_dlpack(read, sizes, "rewards");
+    auto const managed = turnwise::interop::to_dlpack(read, sizes, steps, "rewards");
     CHECK(managed.version.major == 1);
     CHECK(managed.flags == DLPACK_FLAG_BITMASK_READ_ONLY);
     CHECK((managed.deleter == nullptr));
@@ -81,8 +81,8 @@ TEST_SUITE("interop/dlpack_versioned") {
     CHECK(message_of([&] { return dlpack_span<float>(managed, "out"); }) ==
           "dlpack_span: out is read-only, but would be written");
     CHECK(message_of([&] {
-            std::array<std::int64_t, 1> four{4};
-            return turnwise::interop::to_dlpack(read, four, "rewards");
+            std::array<std::int64_t, 2> four{2, 2};
+            return turnwise::interop::to_dlpack(read, four, steps, "rewards");
           }) == "to_dlpack: rewards has 3 elements, its shape 4");
   }
 

@@ -35,8 +35,8 @@ inline unsigned seeds(unsigned all) {
   return most == nullptr ? all : std::min(all, static_cast<unsigned>(std::atoi(most)));
 }
 
-/// Whether a checker runs the test, to which each launch is slow: TURNWISE_TEST_SEEDS=1. Then no kernel is left out, but
-/// what would only launch it once more is.
+/// Whether a checker runs the test, to which each launch is slow: TURNWISE_TEST_SEEDS=1. Then there are fewer sizes,
+/// layouts and options, and no launch is repeated.
 inline bool under_checker() { return seeds(2) == 1; }
 
 /// A stream that does not wait for the default one.
@@ -53,8 +53,8 @@ class side_stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Runs `enqueue(stream)` on a side stream, and again captured in a graph that is replayed twice (not under a checker, to
-/// which those are the same kernels); calls `compare` after each. `before` resets the outputs.
+/// Runs `enqueue(stream)` on a side stream, and (not under a checker) again captured in a graph that is replayed twice;
+/// calls `compare` after each. `before` resets the outputs.
 template <typename Before, typename Enqueue, typename Compare>
 void on_stream_and_in_graph(Before before, Enqueue enqueue, Compare compare) {
   side_stream const stream;

@@ -57,9 +57,6 @@ struct token_logprobs {
   std::span<std::uint8_t const> mask{};        ///< [N] 0 = not a generated token (an observation); empty: all on
 };
 
-/// More are taken for a wrong offset, so that nothing is allocated for them.
-inline constexpr std::int64_t most_turns = std::int64_t{1} << 48;
-
 /// Throws precondition_error unless offsets, ids and flags of the batch fit together. O(turns).
 ///
 /// Token ranges are checked by check_token_ranges; that trajectory ids are unique in their group, by make_grouping.
@@ -70,7 +67,8 @@ inline void check_rollout(rollout_view const& batch, std::string_view function) 
     for (std::size_t j = 1; j < offsets.size(); ++j)
       expects(offsets[j] >= offsets[j - 1], function, ": trajectory_offsets[", j, "] = ", offsets[j],
               " is less than the offset before it, ", offsets[j - 1]);
-    expects(offsets.back() <= most_turns, function, ": trajectory_offsets[", offsets.size() - 1, "] = ", offsets.back(),
+    constexpr std::int64_t limit = std::int64_t{1} << 48;  // beyond it a wrong offset, for which nothing is allocated
+    expects(offsets.back() <= limit, function, ": trajectory_offsets[", offsets.size() - 1, "] = ", offsets.back(),
             ", expected at most 2^48 turns");
   }
   expects_size(function, "group_id", batch.group_id.size(), batch.trajectories(), "trajectory");

@@ -72,8 +72,8 @@ inline namespace TURNWISE_VECTOR_NAMESPACE {
 struct divergence_lanes {
   vec<std::uint64_t> k2{}, k3{};
 
-  divergence_lanes() noexcept {
-  }  // not constexpr: under --expt-relaxed-constexpr nvcc would compile it for the device too
+  // Not constexpr: under --expt-relaxed-constexpr nvcc would compile it for the device too.
+  divergence_lanes() noexcept {}
 
   /// token_divergence of finite log ratios; `Small`: all within +-small_log_ratio, the same bits in less time.
   template <bool Small>

@@ -33,6 +33,10 @@ template <typename T>
 concept dlpack_element = std::integral<std::remove_const_t<T>> || real<std::remove_const_t<T>> ||
     (logprob_value<std::remove_const_t<T>> && sizeof(T) == 2 && std::is_trivially_copyable_v<T>);
 
+/// Those of memory that may be written.
+template <typename T>
+concept writable_element = dlpack_element<T> && !std::is_const_v<T>;
+
 /// A tensor in any of DLPack's structs, for the calls below; owns nothing, so the struct and the data must outlive the
 /// spans.
 class dlpack_source {
@@ -205,22 +209,29 @@ template <typename Span>
   return "DLPack device type " + std::to_string(device.device_type);
 }
 
-/// A tensor over `count` elements in the caller's memory.
+/// A row-major tensor over `count` elements in the caller's memory. Null strides would do only before DLPack 1.2.
 template <typename T>
-[[nodiscard]] DLTensor tensor_over(T* data, std::size_t count, std::span<std::int64_t> shape, DLDevice device,
-                                   std::string_view argument) {
+[[nodiscard]] DLTensor tensor_over(T* data, std::size_t count, std::span<std::int64_t> shape,
+                                   std::span<std::int64_t> strides, DLDevice device, std::string_view argument) {
+  expects_size("to_dlpack", "strides", strides.size(), shape.size(), "dimension");
   std::size_t elements = 1;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     expects(shape[d] >= 0, "to_dlpack: ", argument, " has size ", shape[d], " in dimension ", d);
     elements = logprob::detail::saturated(elements, static_cast<std::size_t>(shape[d]), 0);
   }
   expects(elements == count, "to_dlpack: ", argument, " has ", count, " elements, its shape ", elements);
+  std::int64_t stride = 1;
+  for (std::size_t d = shape.size(); d-- > 0;) {
+    strides[d] = stride;
+    stride *= count == 0 ? 1 : shape[d];  // without elements any strides do, and a product of sizes may overflow
+  }
   DLTensor tensor{};
-  tensor.data = const_cast<std::remove_const_t<T>*>(data);
+  tensor.data = count == 0 ? nullptr : const_cast<std::remove_const_t<T>*>(data);
   tensor.device = device;
   tensor.ndim = static_cast<int>(shape.size());
   tensor.dtype = dtype_of<std::remove_const_t<T>>();
   tensor.shape = shape.data();
+  tensor.strides = strides.data();
   return tensor;
 }
 
@@ -274,33 +285,36 @@ template <dlpack_element T>
   return detail::make_rows<std::span<T>>(source, "dlpack_logits", argument);
 }
 
-/// A row-major tensor over a span of host memory, for libraries that take DLPack. It owns nothing: span and shape must
-/// outlive it, and there is nothing to release.
+/// A row-major tensor over a span of host memory, for libraries that take DLPack. It owns nothing: span, shape and
+/// strides must outlive it, and there is nothing to release.
 ///
-/// @param[in] shape     sizes whose product is that of the span; empty: one element without dimensions.
-/// @param[in] argument  what an error calls the span.
+/// @param[in]  shape     sizes whose product is that of the span; empty: one element without dimensions.
+/// @param[out] strides   as many; filled.
+/// @param[in]  argument  what an error calls the span.
 /// @return    for T a DLTensor; for T const a DLManagedTensorVersioned that is read-only and has no deleter. A struct
 ///            older than DLPack 1.0 cannot say that it is read-only, so with such a header a span of T const is refused
 ///            when it is compiled.
-/// @throws precondition_error  a shape of another number of elements, or with a negative size.
+/// @throws precondition_error  a shape of another number of elements or with a negative size, strides of another size.
 /// @par Complexity  O(dimensions), no allocation, no copy.
 /// @par Reference   DLPack, dmlc.github.io/dlpack.
 /// @see turnwise::gpu::interop::to_dlpack
-template <dlpack_element T>
-requires(!std::is_const_v<T>) [[nodiscard]] DLTensor
-    to_dlpack(std::span<T> values, std::span<std::int64_t> shape, std::string_view argument) {
-  return detail::tensor_over(values.data(), values.size(), shape, {kDLCPU, 0}, argument);
+template <writable_element T>
+[[nodiscard]] DLTensor to_dlpack(std::span<T> values, std::span<std::int64_t> shape, std::span<std::int64_t> strides,
+                                 std::string_view argument) {
+  return detail::tensor_over(values.data(), values.size(), shape, strides, {kDLCPU, 0}, argument);
 }
 #if defined(DLPACK_MAJOR_VERSION) && DLPACK_MAJOR_VERSION >= 1
 /// The same for a span that is only read.
 template <dlpack_element T>
 [[nodiscard]] DLManagedTensorVersioned to_dlpack(std::span<T const> values, std::span<std::int64_t> shape,
-                                                 std::string_view argument) {
-  return detail::read_only_tensor(detail::tensor_over(values.data(), values.size(), shape, {kDLCPU, 0}, argument));
+                                                 std::span<std::int64_t> strides, std::string_view argument) {
+  return detail::read_only_tensor(
+      detail::tensor_over(values.data(), values.size(), shape, strides, {kDLCPU, 0}, argument));
 }
 #else
 template <dlpack_element T>
-DLTensor to_dlpack(std::span<T const>, std::span<std::int64_t>, std::string_view) = delete;  // needs DLPack 1.0
+DLTensor to_dlpack(std::span<T const>, std::span<std::int64_t>, std::span<std::int64_t>,
+                   std::string_view) = delete;  // needs DLPack 1.0
 #endif
 
 }  // namespace turnwise::interop

@@ -156,7 +156,7 @@ loss::loss_record policy_loss_from_logits(token_logits<L, Id> const& logits, row
   std::vector<std::uint8_t> in_loss(layout.rows);
   for (std::size_t row = 0; row < layout.rows; ++row) {
     expects(inputs.scale[row] >= 0 && within_limit(inputs.scale[row]), name, ": scale[", row, "] = ", inputs.scale[row],
-            ", expected at least 0, and no more than the magnitude limit of its type");
+            ", expected a number from 0 to 2^", std::same_as<T, float> ? 100 : 500);
     in_loss[row] = inputs.scale[row] > 0 && (logits.mask.empty() || logits.mask[row] != 0);
   }
   token_logits<L, Id> const read{logits.values, layout, logits.ids, in_loss};

@@ -41,9 +41,8 @@ struct loss_token {
   flag<F> selected;   ///< from loss_inputs::selected, for policies that say `uses_selection`
 };
 
-/// What a policy says of it, before weight and scale. The flags say that the ratio passed a limit of the policy where
-/// that matters: the gradient is cut, or, for cispo and reinforce, scaled down. A log ratio at the clamp is not among
-/// them, and neither is a token that was selected.
+/// What a policy says of it, before weight and scale. The flags say that the ratio passed a limit of the policy and the
+/// gradient is cut for it or, for cispo and reinforce, its weight is clipped.
 template <typename F>
 struct loss_terms {
   F value;               ///< the token's loss

@@ -22,7 +22,7 @@ struct loss_record {
   std::int64_t non_finite = 0;    ///< unmasked tokens of turns with a scale that were left out
   std::int64_t saturated = 0;     ///< tokens whose log ratio was clamped
   std::int64_t clipped_low = 0;   ///< whose gradient is cut (cispo, reinforce: whose weight is) for a small ratio
-  std::int64_t clipped_high = 0;  ///< likewise for a large ratio; saturated and selected tokens are not among them
+  std::int64_t clipped_high = 0;  ///< likewise for a large ratio
 
   double log_ratio_sum = 0;                                     ///< of current - old, clamped, nats
   double ratio_sum = 0;                                         ///< of the ratio that the policy saw

@@ -11,7 +11,7 @@ namespace turnwise::loss {
 ///     loss = -w A logp;   slope = -w A;   w = 1, or the ratio clipped to [low, high], held constant
 ///
 /// Also called: vanilla policy gradient; with a weight, truncated importance sampling (TIS).
-/// @note  clipped_low, clipped_high: the weight is clipped; the gradient is then scaled down, not cut.
+/// @note  clipped_low, clipped_high: the weight is clipped; the gradient is then scaled, not cut.
 /// @par Reference  Williams 1992; truncation: Ionides 2008.
 struct reinforce {
   bool importance_weight = false;  ///< weigh tokens by their ratio

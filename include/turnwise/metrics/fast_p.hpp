@@ -4,6 +4,7 @@
 
 #include <turnwise/metrics/pass_at_k.hpp>
 #include <turnwise/refinement/choose_turn.hpp>
+#include <turnwise/reward/evaluation.hpp>
 #include <turnwise/reward/kernel_reward.hpp>
 
 #include <cmath>

@@ -2,6 +2,7 @@
 /// Inputs, filters and outputs of every recipe.
 #pragma once
 
+#include <turnwise/core/reason.hpp>
 #include <turnwise/importance/log_ratio_statistics.hpp>
 #include <turnwise/metrics/mismatch_record.hpp>
 #include <turnwise/rejection/profiling_filter.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <turnwise/core/rollout.hpp>
+#include <turnwise/reward/detail/reward_limits.hpp>
 #include <turnwise/reward/scaled_penalty.hpp>
 
 #include <cstddef>
@@ -26,8 +27,8 @@ struct difference_shaping_options {
 /// @param[in]  reasons [S] as begin_reasons wrote them; rewards of turns flagged off are not judged.
 /// @param[out] shaped  [S], unit of reward; may be the same span as reward. An unscored reward stays NaN and the turn
 ///                     after it is compared with the one before; a turn flagged off keeps its reward.
-/// @throws precondition_error  an inconsistent batch, sizes that differ, `initial` not finite or beyond magnitude_limit<T>, an infinite reward of a
-///         turn that is not flagged off; nothing is written.
+/// @throws precondition_error  an inconsistent batch, sizes that differ, `initial` not finite or beyond
+///         magnitude_limit<T>, an infinite reward of a turn that is not flagged off; nothing is written.
 /// @note  With a discounted sum of gamma 1 a turn's return is then r[last] - r[p]: what came before is its baseline.
 /// @note  Deterministic: one subtraction of doubles a turn.
 /// @par Complexity  O(S), no allocation.

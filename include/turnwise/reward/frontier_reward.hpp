@@ -3,6 +3,8 @@
 #pragma once
 
 #include <turnwise/core/grouping.hpp>
+#include <turnwise/reward/detail/reward_limits.hpp>
+#include <turnwise/reward/evaluation.hpp>
 #include <turnwise/reward/kernel_reward.hpp>
 
 #include <cmath>

@@ -4,9 +4,11 @@
 
 #include <turnwise/core/grouping.hpp>
 #include <turnwise/core/parallel_for.hpp>
+#include <turnwise/reward/evaluation.hpp>
 #include <turnwise/reward/kernel_reward.hpp>
 
 #include <cmath>
+#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <span>

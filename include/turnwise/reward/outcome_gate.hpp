@@ -47,14 +47,13 @@ namespace detail {
 
 inline void check_outcome_gate(outcome_gate_options const& options) {
   expects(within_limit(options.threshold), "outcome_gate: threshold = ", options.threshold,
-          ", expected a finite number within +-2^500");
+          ", expected a number within +-2^500");
   expects(within_limit(options.weight), "outcome_gate: weight = ", options.weight,
-          ", expected a finite number within +-2^500");
+          ", expected a number within +-2^500");
   // What a term is cut to is finite, even of no weight.
-  expects(options.low <= magnitude_limit<double>, "outcome_gate: low = ", options.low,
-          ", expected a finite number (or -infinity)");
+  expects(options.low <= magnitude_limit<double>, "outcome_gate: low = ", options.low, ", expected at most 2^500");
   expects(options.high >= -magnitude_limit<double>, "outcome_gate: high = ", options.high,
-          ", expected a finite number (or infinity)");
+          ", expected at least -2^500");
   expects(options.low <= options.high, "outcome_gate: low = ", options.low, ", expected at most high = ", options.high);
 }
 
@@ -97,7 +96,7 @@ void outcome_gate(no_deduce<std::span<T const>> outcome, no_deduce<std::span<T c
     if (flagged_off(s) || !(static_cast<double>(outcome[s]) > options.threshold)) continue;
     expects(std::isnan(shaping[s]) || within_limit(shaping[s]), "outcome_gate: shaping[", s, "] = ", shaping[s],
             " is infinite or beyond the magnitude limit");
-    expects(is_reward<T>(of_turn(s)), "outcome_gate: shaping[", s, "] = ", shaping[s], " makes a reward of ",
+    expects(detail::is_reward<T>(of_turn(s)), "outcome_gate: shaping[", s, "] = ", shaping[s], " makes a reward of ",
             of_turn(s), ", beyond the magnitude limit");
   }
   for (std::size_t s = 0; s < outcome.size(); ++s) reward[s] = flagged_off(s) ? outcome[s] : static_cast<T>(of_turn(s));

@@ -15,6 +15,7 @@ namespace turnwise::gpu::interop {
 using turnwise::interop::dlpack_element;
 using turnwise::interop::dlpack_rows;
 using turnwise::interop::dlpack_source;
+using turnwise::interop::writable_element;
 
 namespace detail {
 
@@ -52,22 +53,25 @@ template <dlpack_element T>
 ///
 /// @param[in] device  where the memory is.
 /// @note  The consumer's stream must wait for the calls that write the span.
-template <dlpack_element T>
-requires(!std::is_const_v<T>) [[nodiscard]] DLTensor
-    to_dlpack(device_span<T> values, std::span<std::int64_t> shape, int device, std::string_view argument) {
-  return turnwise::interop::detail::tensor_over(values.data(), values.size(), shape, {kDLCUDA, device}, argument);
+template <writable_element T>
+[[nodiscard]] DLTensor to_dlpack(device_span<T> values, std::span<std::int64_t> shape, std::span<std::int64_t> strides,
+                                 int device, std::string_view argument) {
+  return turnwise::interop::detail::tensor_over(values.data(), values.size(), shape, strides, {kDLCUDA, device},
+                                                argument);
 }
 #if defined(DLPACK_MAJOR_VERSION) && DLPACK_MAJOR_VERSION >= 1
 /// The same for a span that is only read.
 template <dlpack_element T>
-[[nodiscard]] DLManagedTensorVersioned to_dlpack(device_span<T const> values, std::span<std::int64_t> shape, int device,
+[[nodiscard]] DLManagedTensorVersioned to_dlpack(device_span<T const> values, std::span<std::int64_t> shape,
+                                                 std::span<std::int64_t> strides, int device,
                                                  std::string_view argument) {
-  return turnwise::interop::detail::read_only_tensor(
-      turnwise::interop::detail::tensor_over(values.data(), values.size(), shape, {kDLCUDA, device}, argument));
+  return turnwise::interop::detail::read_only_tensor(turnwise::interop::detail::tensor_over(
+      values.data(), values.size(), shape, strides, {kDLCUDA, device}, argument));
 }
 #else
 template <dlpack_element T>
-DLTensor to_dlpack(device_span<T const>, std::span<std::int64_t>, int, std::string_view) = delete;  // needs DLPack 1.0
+DLTensor to_dlpack(device_span<T const>, std::span<std::int64_t>, std::span<std::int64_t>, int,
+                   std::string_view) = delete;  // needs DLPack 1.0
 #endif
 
 }  // namespace turnwise::gpu::interop

@@ -2,6 +2,7 @@
 /// Inputs and outputs of every recipe on the device.
 #pragma once
 
+#include <turnwise/core/reason.hpp>
 #include <turnwise/gpu/core/device_span.cuh>
 #include <turnwise/gpu/importance/log_ratio_statistics.cuh>
 #include <turnwise/gpu/reward/evaluation.cuh>

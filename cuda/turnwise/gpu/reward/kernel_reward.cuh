@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace turnwise::gpu::reward {
 
@@ -24,7 +23,7 @@ __device__ inline double missing_reward() { return __longlong_as_double(0x7ff800
 /// A reward as T. One beyond the magnitude limit is reported, and NaN, unless the turn is flagged off.
 template <real T>
 __device__ T written_reward(double value, bool flagged_off, std::int64_t turn, status_record* status) {
-  if (flagged_off || turnwise::reward::is_reward<T>(value)) return static_cast<T>(value);
+  if (flagged_off || turnwise::reward::detail::is_reward<T>(value)) return static_cast<T>(value);
   report(status, status_code::reward, turn);
   return static_cast<T>(missing_reward());
 }

@@ -156,7 +156,7 @@ class Batch:
         in_token_order=True where trajectories stand in the order of their rows.
         more: turn_index, turn_valid.
         """
-        given("Batch.padded", required=("like",), like=like.detach() if isinstance(like, Tensor) else like, length=length)
+        given("Batch.padded", required=("like",), differentiable=("like",), like=like, length=length)
         if like.dim() != 2:
             raise ValueError(f"Batch.padded: like has {like.dim()} dimensions, expected [rows, width]")
         several = turn_begin is not None or turn_end is not None

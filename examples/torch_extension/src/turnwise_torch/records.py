@@ -34,7 +34,8 @@ class Statistics:
 
 def words_of(function: str, statistics: Statistics) -> Tensor:
     if not isinstance(statistics, Statistics):
-        raise TypeError(f"{function}: statistics is a {type(statistics).__name__}, expected those of log_ratio_statistics")
+        name = type(statistics).__name__
+        raise TypeError(f"{function}: statistics is a {name}, expected what log_ratio_statistics returns")
     return statistics.words
 
 

@@ -59,7 +59,8 @@ struct lane_sums {
   vec<pattern> fine{};  ///< in units of 2^-24, modulo 2^32 or 2^64
   words on_count{};     ///< minus the tokens that counted among those added with `on`
 
-  lane_sums() noexcept {}  // not constexpr: under --expt-relaxed-constexpr nvcc would compile it for the device too
+  // Not constexpr: under --expt-relaxed-constexpr nvcc would compile it for the device too.
+  lane_sums() noexcept {}
 
   [[gnu::always_inline]] void add(values const& d) {
     min = d < min ? d : min;

@@ -5,7 +5,6 @@
 #include <turnwise/core/reason.hpp>
 #include <turnwise/importance/turn_statistics.hpp>
 #include <turnwise/metrics/mismatch_record.hpp>
-#include <turnwise/rejection/ratio_band.hpp>
 
 #include <array>
 #include <cmath>

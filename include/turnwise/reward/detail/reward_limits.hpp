@@ -5,17 +5,18 @@
 #include <turnwise/core/concepts.hpp>
 #include <turnwise/core/error.hpp>
 
+#include <concepts>
 #include <string_view>
 
 namespace turnwise::reward {
+
+namespace detail {
 
 /// True for what may be written as a reward of type T: NaN (unscored), or a number within its magnitude_limit.
 template <real T>
 [[nodiscard]] TURNWISE_HOST_DEVICE constexpr bool is_reward(double value) noexcept {
   return !(value > magnitude_limit<T> || value < -magnitude_limit<T>);
 }
-
-namespace detail {
 
 /// A weight, or a reward that stands in the options, of rewards of type T.
 template <real T>
