@@ -22,8 +22,9 @@ inline constexpr std::size_t token_logprob_workspace_bytes = 0;  ///< takes no w
 ///                     the vocabulary. Such rows get NaN in all outputs, masked rows 0.
 /// @throws precondition_error  sizes, layout or temperature that do not fit; nothing is enqueued.
 /// @throws cuda_error          the launch was refused.
-/// @note  Off by at most: logprob 2e-6 + 4e-7 |logprob|, log_sum 2e-6, entropy 4e-6 (1 + entropy), sum_squares 4e-6 of
-///        itself. No log-prob is positive.
+/// @note  Off by at most: logprob 2e-6 + 4e-7 |logprob| (24 ulp of a float between -1 and -2, 11 between -4 and -8, 9
+///        between -8 and -16), log_sum 2e-6, entropy 4e-6 (1 + entropy), sum_squares 4e-6 of itself (67 ulp at most).
+///        No log-prob is positive.
 /// @note  The same bits on every run, for any alignment of the row, whatever the other rows.
 /// @par Complexity  one read of the logits of unmasked rows; a part of a warp, a warp or a block a row.
 /// @see turnwise::logprob::token_logprob
