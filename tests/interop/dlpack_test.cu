@@ -67,6 +67,18 @@ TEST_SUITE("gpu/interop/dlpack") {
     CHECK(message_of([&] { return turnwise::gpu::interop::to_dlpack(span, shape, strides, 1, "advantage"); }) ==
           "to_dlpack: advantage has 6 elements, its shape 8");
   }
+
+#if defined(DLPACK_MAJOR_VERSION)
+  TEST_CASE("a device span that is only read becomes a read-only tensor") {
+    turnwise::gpu::device_span<float const> const span{reinterpret_cast<float const*>(std::uintptr_t{4096}), 6};
+    std::array<std::int64_t, 1> shape{6}, strides{};
+    auto const managed = turnwise::gpu::interop::to_dlpack(span, shape, strides, 1, "advantage");
+    CHECK(managed.flags == DLPACK_FLAG_BITMASK_READ_ONLY);
+    CHECK(dlpack_span<float const>(managed, 1, "advantage").data() == span.data());
+    CHECK(message_of([&] { return dlpack_span<float>(managed, 1, "advantage"); }) ==
+          "dlpack_span: advantage is read-only, but would be written");
+  }
+#endif
 }  // TEST_SUITE
 
 }  // namespace dlpack_test

@@ -6,6 +6,7 @@
 #include <turnwise/loss/policy_loss.hpp>
 
 #include <algorithm>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -94,8 +94,8 @@ void check_loss(rollout_view const& batch, Inputs const& in, loss_options const&
 /// @param[out] out         gradient: float, double, or a 16-bit type. Each token is written once.
 /// @param[in]  threads     0 = the runtime's default.
 /// @throws precondition_error  sizes that differ, ranges outside the arrays, turns that overlap, options out of range
-///         or without their array, a scale that is negative, not finite or too large, an advantage of a turn in the loss beyond
-///         magnitude_limit; nothing is written.
+///         or without their array, a scale that is negative, not finite or too large, an advantage of a turn in the
+///         loss beyond magnitude_limit; nothing is written.
 /// @note  A token of which any number that is read is NaN or infinite, or a term beyond 2^60 (float) or 2^480 (double),
 ///        adds nothing, has gradient 0 and is counted (non_finite). It disturbs no other, save that one whose term
 ///        alone is too large is still in its turn's mean. Masked tokens are not looked at.

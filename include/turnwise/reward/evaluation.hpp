@@ -36,19 +36,22 @@ struct evaluation {
   }
 };
 
-/// Throws precondition_error unless the arrays have one element a turn; `profile`: the two times may not be empty.
-template <real T>
-void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string_view function, bool profile = false) {
-  expects_size(function, "correct", turns.correct.size(), count, "turn");
-  expects_size(function, "speedup", turns.speedup.size(), count, "turn");
+/// Throws precondition_error unless the arrays, of the host or of the device, have one element a turn; `profile`: the two
+/// times may not be empty.
+template <typename Evaluation>
+void check_evaluation(Evaluation const& turns, std::size_t count, std::string_view function, bool profile = false) {
+  auto const check = [&](auto span, std::string_view name) {
+    expects_size(function, name, span.size(), count, "turn");
+  };
+  check(turns.correct, "correct");
+  check(turns.speedup, "speedup");
   if (profile || !turns.generated_us.empty() || !turns.total_us.empty()) {
-    expects_size(function, "generated_us", turns.generated_us.size(), count, "turn");
-    expects_size(function, "total_us", turns.total_us.size(), count, "turn");
+    check(turns.generated_us, "generated_us");
+    check(turns.total_us, "total_us");
   }
-  if (!turns.compiled.empty()) expects_size(function, "compiled", turns.compiled.size(), count, "turn");
-  if (!turns.decoy.empty()) expects_size(function, "decoy", turns.decoy.size(), count, "turn");
-  if (!turns.rule_violation.empty())
-    expects_size(function, "rule_violation", turns.rule_violation.size(), count, "turn");
+  if (!turns.compiled.empty()) check(turns.compiled, "compiled");
+  if (!turns.decoy.empty()) check(turns.decoy, "decoy");
+  if (!turns.rule_violation.empty()) check(turns.rule_violation, "rule_violation");
 }
 
 /// True where a profile means something: total > 0 and 0 <= generated <= total, all finite.

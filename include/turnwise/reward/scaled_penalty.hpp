@@ -76,8 +76,8 @@ void check_rewards(std::span<T const> reward, std::span<reason_flags const> reas
 /// @param[in]  reasons  [S] as begin_reasons wrote them, or empty; rewards of turns flagged off are not judged and
 ///                      stay.
 /// @param[out] out      [S], unit of reward; may be the same span as reward. NaN stays NaN, of any kind.
-/// @throws precondition_error  sizes that differ, a factor outside [0, 1] (`replace`: not finite or too large), an infinite reward
-///         of a turn that is not flagged off; nothing is written.
+/// @throws precondition_error  sizes that differ, a factor outside [0, 1] (`replace`: not finite or too large), an
+///         infinite reward of a turn that is not flagged off; nothing is written.
 /// @note  factor 1: no penalty; away with factor 0: a positive reward becomes 0, a negative one doubles.
 /// @note  Scale before the baseline, or the scaled group no longer adds up to 0.
 /// @note  Deterministic: one fused multiply-add a turn.

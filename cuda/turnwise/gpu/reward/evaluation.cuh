@@ -7,9 +7,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 namespace turnwise::gpu::reward {
+
+using turnwise::reward::check_evaluation;
 
 /// turnwise::reward::evaluation with its arrays on the device: same meaning, same sizes.
 template <real T>
@@ -35,22 +36,5 @@ struct evaluation {
     return turnwise::reward::is_correct(is_compiled(s), correct[s] != 0, is_decoy(s), breaks_rule(s));
   }
 };
-
-/// Throws precondition_error unless the arrays have one element a turn; `profile`: the two times may not be empty.
-template <real T>
-void check_evaluation(evaluation<T> const& turns, std::size_t count, std::string_view function, bool profile = false) {
-  auto const check = [&](auto span, std::string_view name) {
-    expects_size(function, name, span.size(), count, "turn");
-  };
-  check(turns.correct, "correct");
-  check(turns.speedup, "speedup");
-  if (profile || !turns.generated_us.empty() || !turns.total_us.empty()) {
-    check(turns.generated_us, "generated_us");
-    check(turns.total_us, "total_us");
-  }
-  if (!turns.compiled.empty()) check(turns.compiled, "compiled");
-  if (!turns.decoy.empty()) check(turns.decoy, "decoy");
-  if (!turns.rule_violation.empty()) check(turns.rule_violation, "rule_violation");
-}
 
 }  // namespace turnwise::gpu::reward

@@ -9,7 +9,6 @@
 #include <string_view>
 
 namespace turnwise::reward {
-
 namespace detail {
 
 /// True for what may be written as a reward of type T: NaN (unscored), or a number within its magnitude_limit.
