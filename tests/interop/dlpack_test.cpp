@@ -1,3 +1,5 @@
+#include "support/message_of.hpp"
+
 #include <turnwise/core/rollout.hpp>
 #include <turnwise/interop/dlpack.hpp>
 #include <turnwise/logprob/token_logprob.hpp>
@@ -16,6 +18,7 @@
 using namespace turnwise;
 using interop::dlpack_logits;
 using interop::dlpack_span;
+using support::message_of;
 
 namespace {
 
@@ -37,16 +40,6 @@ struct made_tensor {
   }
   made_tensor(made_tensor const&) = delete;
 };
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    static_cast<void>(call());
-  } catch (precondition_error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::vector<float> counting(std::size_t count) {
   std::vector<float> values(count);

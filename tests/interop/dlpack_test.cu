@@ -1,3 +1,5 @@
+#include "support/message_of.hpp"
+
 #include <turnwise/gpu/interop/dlpack.cuh>
 
 #include <cuda_bf16.h>
@@ -10,22 +12,9 @@
 
 namespace dlpack_test {
 
+using support::message_of;
 using turnwise::gpu::interop::dlpack_logits;
 using turnwise::gpu::interop::dlpack_span;
-
-namespace {
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    static_cast<void>(call());
-  } catch (turnwise::precondition_error const& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 // Descriptors alone: no memory is looked at, so none need exist.
 TEST_SUITE("gpu/interop/dlpack") {

@@ -22,11 +22,14 @@ struct DLManagedTensorVersioned {
 #define interop interop_versioned
 #include <turnwise/interop/dlpack.hpp>
 
+#include "support/message_of.hpp"
+
 #include <doctest/doctest.h>
 
 #include <array>
 #include <string>
 
+using support::message_of;
 using turnwise::interop::dlpack_logits;
 using turnwise::interop::dlpack_span;
 
@@ -45,16 +48,6 @@ DLManagedTensorVersioned of_version(std::uint32_t major, std::uint64_t flags) {
   managed.dl_tensor.ndim = 2;
   managed.dl_tensor.shape = sizes.data();
   return managed;
-}
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    static_cast<void>(call());
-  } catch (turnwise::precondition_error const& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include "logprob/logits.hpp"
 #include "support/gpu.cuh"
+#include "support/message_of.hpp"
 
 #include <turnwise/gpu/core/status.cuh>
 #include <turnwise/gpu/logprob/token_logprob.cuh>
@@ -135,16 +136,6 @@ row_values run_rows(placed_rows<T> const& rows, std::vector<Id> const& ids,
                          options, out.all(), status, stream);
   stream.wait();
   return row_values{out};
-}
-
-template <typename Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (turnwise::precondition_error const& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace support

@@ -124,6 +124,11 @@ TEST_SUITE("reward/difference_shaping") {
       options.initial = bad;
       refused("difference_shaping: initial = ");
     }
+    ragged_batch<float> const floats{{{.turns = {1, 2}}}};
+    std::vector<reason_flags> const two(2);
+    std::vector<float> narrow(2);  // 2^101 is a double, and no float
+    CHECK_THROWS_WITH_AS(difference_shaping(floats.view(), floats.value, {.initial = 0x1p101}, two, std::span{narrow}),
+                         Contains("expected a number within +-2^100"), precondition_error);
     options = {};
     batch.value[1] = infinity;
     refused("difference_shaping: reward[1] = inf");

@@ -198,6 +198,10 @@ TEST_SUITE("reward/frontier_reward") {
     refused("frontier_reward: invalid_reward = inf");
     options = {.invalid_reward = -0x1p501};
     refused("frontier_reward: invalid_reward = -6.");
+    options = {.invalid_reward = -0x1p101};  // a double, and no float
+    std::vector<float> narrow(2);
+    CHECK_THROWS_WITH_AS(frontier_reward(of, proposals, invalid, options, std::span{narrow}),
+                         Contains("expected a number within +-2^100"), precondition_error);
   }
 
 }  // TEST_SUITE
