@@ -363,6 +363,8 @@ TEST_SUITE("rejection/profiling_filter") {
     auto evaluation = batch.evaluation();
     evaluation.total_us = {};
     throws_for(evaluation);
+    evaluation.generated_us = {};  // no profile at all
+    throws_for(evaluation);
     evaluation = batch.evaluation();
     evaluation.generated_us = evaluation.generated_us.first(1);
     throws_for(evaluation);

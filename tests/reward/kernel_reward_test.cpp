@@ -291,6 +291,11 @@ TEST_SUITE("reward/kernel_reward") {
       turns.generated_us.clear();
       CHECK_THROWS_WITH_AS(call(), Contains("generated_us has 0 elements, expected 3"), precondition_error);
     }
+    SUBCASE("no profile") {
+      turns.generated_us.clear();
+      turns.total_us.clear();
+      CHECK_THROWS_WITH_AS(call(), Contains("generated_us has 0 elements, expected 3"), precondition_error);
+    }
     SUBCASE("total_us") {
       turns.total_us.push_back(1);
       CHECK_THROWS_WITH_AS(call(), Contains("total_us has 4 elements, expected 3"), precondition_error);
